@@ -1,0 +1,101 @@
+"""Where work can run: clusters, their nodes, and what a cloud offers to rent."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from controlplane.domain.model import Model
+from controlplane.domain.quantities import MAX_GPUS_PER_NODE, Amount, Millis, Name
+from controlplane.domain.workloads import Labels
+
+
+class Site(StrEnum):
+    """Whose machines."""
+
+    HOME = "home"
+    CLOUD = "cloud"
+
+
+class Market(StrEnum):
+    """How capacity is bought."""
+
+    OWNED = "owned"
+    RESERVED = "reserved"
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+class NodeShape(Model):
+    """The capacity of one node."""
+
+    cpu_milli: Amount
+    memory_bytes: Amount
+    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE, strict=True)] = 0
+    gpu_model: Name | None = None
+    gpu_memory_bytes: Amount = 0
+    other: dict[Name, Amount] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _gpus_have_a_model(self) -> Self:
+        if self.gpus > 0 and self.gpu_model is None:
+            raise ValueError("a node with GPUs names their model (gpu_model)")
+        return self
+
+
+class Offer(Model):
+    """A priced, timed possibility of cloud capacity."""
+
+    name: Name
+    flavor: Name
+    shape: NodeShape
+    market: Market = Market.ON_DEMAND
+    price_micro_usd_per_hour: Amount
+    """Of one node."""
+    lead_time_ms: Millis
+    """From asking to a ready node, as expected."""
+    max_nodes: Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+    labels: Labels = Field(default_factory=dict)
+
+
+class ClusterSpec(Model):
+    """A cluster as its operator configures it."""
+
+    name: Name
+    site: Site = Site.HOME
+    adapter: Name = "simulated"
+    labels: Labels = Field(default_factory=dict)
+    offers: Annotated[tuple[Offer, ...], Field(max_length=10_000)] = ()
+    idle_release_ms: Millis = 600_000
+    """A rented node that has been idle for this long is given back."""
+
+    @model_validator(mode="after")
+    def _only_clouds_offer(self) -> Self:
+        if self.offers and self.site is not Site.CLOUD:
+            raise ValueError("only a cloud cluster has offers")
+        names = [offer.name for offer in self.offers]
+        if len(set(names)) != len(names):
+            raise ValueError("two offers of one cluster have the same name")
+        return self
+
+
+class NodeState(StrEnum):
+    """What an agent observed of a node."""
+
+    READY = "ready"
+    CORDONED = "cordoned"
+    """Keeps what runs on it, takes nothing new."""
+    LOST = "lost"
+
+
+class Budget(Model):
+    """Money per window. Promises count as spent."""
+
+    name: Name
+    limit_micro_usd: Amount
+    window_ms: Annotated[int, Field(ge=1, strict=True)]
+    """Windows start at multiples of this length since the epoch of the log's clock."""
+    queue: Name | None = None
+    """The queue, with all below it, whose bursts are charged here; ``None`` charges all."""

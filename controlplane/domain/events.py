@@ -1,0 +1,342 @@
+"""The events of the log. Names and versions are ours and never change meaning; an old version is upcast when read.
+
+Every event has one author (law 2): what people and clients *requested*, what operators and policy authors *configured*,
+what cluster agents *observed*, the clock that *ticked*, and the one output, what the scheduler *decided*.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState
+from controlplane.domain.model import Model
+from controlplane.domain.quantities import Amount, Millis, Name
+from controlplane.domain.queues import QueueSpec
+from controlplane.domain.workloads import JobSpec, Labels
+
+
+class Author(StrEnum):
+    """Who speaks."""
+
+    REQUESTED = "requested"
+    CONFIGURED = "configured"
+    OBSERVED = "observed"
+    TICKED = "ticked"
+    DECIDED = "decided"
+
+
+class Event(Model):
+    """What is written as the payload of one log record."""
+
+    TYPE: ClassVar[str]
+    AUTHOR: ClassVar[Author]
+
+
+# --- requested -------------------------------------------------------------------------------------------------------
+
+
+class JobSubmitted(Event):
+    """A client asks for a job. Its id is the position of this event."""
+
+    TYPE = "job_submitted/1"
+    AUTHOR = Author.REQUESTED
+    spec: JobSpec
+    submitted_ms: Millis
+    idempotency_key: Annotated[str, Field(max_length=256)] | None = None
+
+
+class JobCancelRequested(Event):
+    """A client no longer wants a job."""
+
+    TYPE = "job_cancel_requested/1"
+    AUTHOR = Author.REQUESTED
+    job: int
+    requested_ms: Millis
+
+
+# --- configured ------------------------------------------------------------------------------------------------------
+
+
+class QueueConfigured(Event):
+    """A queue is created or changed."""
+
+    TYPE = "queue_configured/1"
+    AUTHOR = Author.CONFIGURED
+    spec: QueueSpec
+
+
+class ClusterConfigured(Event):
+    """A cluster is created or changed."""
+
+    TYPE = "cluster_configured/1"
+    AUTHOR = Author.CONFIGURED
+    spec: ClusterSpec
+
+
+class BudgetConfigured(Event):
+    """A budget is created or changed."""
+
+    TYPE = "budget_configured/1"
+    AUTHOR = Author.CONFIGURED
+    spec: Budget
+
+
+class PolicyActivated(Event):
+    """A bundle becomes the rules. It carries the whole text, so that the log replays without the repository."""
+
+    TYPE = "policy_activated/1"
+    AUTHOR = Author.CONFIGURED
+    name: Name
+    digest: str
+    """SHA-256 over the canonical source, as the policy floor computes it."""
+    files: dict[str, str]
+    """Path inside the bundle -> text."""
+
+
+# --- observed --------------------------------------------------------------------------------------------------------
+
+
+class NodeObserved(Event):
+    """A node joined, changed or was lost."""
+
+    TYPE = "node_observed/1"
+    AUTHOR = Author.OBSERVED
+    cluster: Name
+    node: Name
+    state: NodeState = NodeState.READY
+    shape: NodeShape
+    flavor: Name
+    labels: Labels = Field(default_factory=dict)
+    request: str | None = None
+    """The capacity request that it answers, for a rented node."""
+
+
+class LeasePhase(StrEnum):
+    """What an agent observed of a lease."""
+
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """The work itself failed."""
+    LOST = "lost"
+    """The cluster no longer has it and cannot say how it ended."""
+    REFUSED = "refused"
+    """The cluster would not launch it."""
+    ENDED = "ended"
+    """Stopped because the plane no longer wanted it."""
+
+
+class LeaseObserved(Event):
+    """An agent reports on a lease. Only this makes a job running, finished or lost."""
+
+    TYPE = "lease_observed/1"
+    AUTHOR = Author.OBSERVED
+    cluster: Name
+    lease: str
+    phase: LeasePhase
+    observed_ms: Millis
+    exit_code: int | None = None
+    detail: Annotated[str, Field(max_length=1_024)] = ""
+
+
+class CapacityPhase(StrEnum):
+    """What an agent observed of a capacity request."""
+
+    PROVIDED = "provided"
+    """Its nodes are ready, or begin to be; each arrives as ``node_observed``."""
+    FAILED = "failed"
+    RELEASED = "released"
+    """Nothing of it is left and nothing more is charged."""
+
+
+class CapacityObserved(Event):
+    """An agent reports on rented capacity."""
+
+    TYPE = "capacity_observed/1"
+    AUTHOR = Author.OBSERVED
+    cluster: Name
+    request: str
+    phase: CapacityPhase
+    observed_ms: Millis
+    nodes: tuple[Name, ...] = ()
+    charged_micro_usd: Amount = 0
+    """The provider's whole charge for the request, at ``released``."""
+    detail: Annotated[str, Field(max_length=1_024)] = ""
+
+
+# --- ticked ----------------------------------------------------------------------------------------------------------
+
+
+class Ticked(Event):
+    """Time is data: one cycle of the scheduler is due at this instant."""
+
+    TYPE = "ticked/1"
+    AUTHOR = Author.TICKED
+    now_ms: Millis
+
+
+# --- decided ---------------------------------------------------------------------------------------------------------
+
+
+class Tally(Model):
+    """How many nodes were refused for what, while one member looked for room."""
+
+    nodes: int
+    not_eligible: int = 0
+    wrong_model: int = 0
+    cordoned: int = 0
+    too_small: int = 0
+    """Not large enough even when empty."""
+    no_cpu: int = 0
+    no_memory: int = 0
+    no_gpu: int = 0
+    no_other: int = 0
+    fitting: int = 0
+    """Had room for a member, but not for the rest of the gang."""
+
+
+class JobRefused(Event):
+    """A submission is turned away, for good."""
+
+    TYPE = "job_refused/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    reason: int
+    detail: str
+    rule: str | None = None
+    """``file:line`` of the rule that refused."""
+
+
+class Member(Model):
+    """One member of a gang on one node, on GPUs by index."""
+
+    role: str
+    ordinal: int
+    node: str
+    gpus: tuple[int, ...] = ()
+
+
+class LeaseGranted(Event):
+    """The whole gang has its place in one cluster, until the lease ends."""
+
+    TYPE = "lease_granted/1"
+    AUTHOR = Author.DECIDED
+    lease: str
+    job: int
+    attempt: int
+    cluster: str
+    members: tuple[Member, ...]
+    rule: str | None = None
+    """``file:line`` of the scoring rule that preferred the first member's node."""
+
+
+class LeaseRevoked(Event):
+    """The plane no longer wants a lease; its room counts as free once the cluster says that it ended."""
+
+    TYPE = "lease_revoked/1"
+    AUTHOR = Author.DECIDED
+    lease: str
+    cause: str
+
+
+class JobEnded(Event):
+    """A job is over by decision: it gave up waiting, was cancelled while it waited, or used up its attempts."""
+
+    TYPE = "job_ended/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    outcome: str
+    reason: int | None = None
+    """Why it had not started, for ``expired``."""
+
+
+class JobsWaiting(Event):
+    """Alike jobs of one queue wait, and why has changed. Recorded when decided, never reconstructed."""
+
+    TYPE = "jobs_waiting/1"
+    AUTHOR = Author.DECIDED
+    queue: str
+    head: int
+    """The first of them; the others are behind it."""
+    count: int
+    reason: int
+    short: dict[str, int] = Field(default_factory=dict)
+    """What is missing, by resource, in its unit."""
+    tally: Tally | None = None
+    rule: str | None = None
+
+
+class CapacityRequested(Event):
+    """Nodes are asked of a cloud. The termination deadline stands from this moment."""
+
+    TYPE = "capacity_requested/1"
+    AUTHOR = Author.DECIDED
+    request: str
+    cluster: str
+    offer: str
+    nodes: int
+    for_job: int
+    deadline_ms: Millis
+    """Every node of the request is ended by then, whatever else happens."""
+    promised_micro_usd: Amount
+    budgets: tuple[str, ...]
+    rule: str | None = None
+    refused_offers: dict[str, str] = Field(default_factory=dict)
+    """``cluster/offer`` -> why it was not chosen."""
+
+
+class CapacityReleased(Event):
+    """Rented nodes are given back."""
+
+    TYPE = "capacity_released/1"
+    AUTHOR = Author.DECIDED
+    request: str
+    cluster: str
+    cause: str
+
+
+class CycleDecided(Event):
+    """The end of one cycle's batch: what decided, under which rules, and a digest over the decisions before it."""
+
+    TYPE = "cycle_decided/1"
+    AUTHOR = Author.DECIDED
+    cycle: int
+    now_ms: Millis
+    core: str
+    policy: str
+    """Digest of the active bundle."""
+    engine: str
+    decisions: int
+    digest: str
+    """SHA-256 over the types and canonical payloads of the cycle's decisions, in order."""
+    waiting: dict[str, int] = Field(default_factory=dict)
+    """Jobs that are neither running nor ended, by reason."""
+    faults: tuple[str, ...] = ()
+    """Rules that erred in this cycle (each failed closed), one sentence each."""
+
+
+EVENTS: tuple[type[Event], ...] = (
+    JobSubmitted,
+    JobCancelRequested,
+    QueueConfigured,
+    ClusterConfigured,
+    BudgetConfigured,
+    PolicyActivated,
+    NodeObserved,
+    LeaseObserved,
+    CapacityObserved,
+    Ticked,
+    JobRefused,
+    LeaseGranted,
+    LeaseRevoked,
+    JobEnded,
+    JobsWaiting,
+    CapacityRequested,
+    CapacityReleased,
+    CycleDecided,
+)
+BY_TYPE: dict[str, type[Event]] = {event.TYPE: event for event in EVENTS}

@@ -1,0 +1,42 @@
+"""Identities. An id is derived from a log position or given by its owner; nothing here draws a random number.
+
+Job ids are integers inside the core (the position of the event that submitted the job: a total order that is the
+order of arrival) and are shown to people as ``j123``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+JobId = NewType("JobId", int)
+LeaseId = NewType("LeaseId", str)
+QueueName = NewType("QueueName", str)
+ClusterName = NewType("ClusterName", str)
+NodeName = NewType("NodeName", str)
+"""Unique over all clusters: adapters prefix ``cluster/`` where their own names are not."""
+RequestId = NewType("RequestId", str)
+"""One request for cloud capacity: ``c<position of its cycle>.<ordinal in the cycle>``."""
+
+_JOB = re.compile(r"^j([1-9][0-9]*)$")
+
+
+def job_label(job: JobId) -> str:
+    """The id as people see it."""
+    return f"j{job}"
+
+
+def parse_job_label(text: str) -> JobId | None:
+    """The inverse of :func:`job_label`; ``None`` if the text is not a job id."""
+    found = _JOB.match(text)
+    return JobId(int(found.group(1))) if found else None
+
+
+def lease_id(job: JobId, attempt: int) -> LeaseId:
+    """A lease is named by its job and by the attempt (counted from 1) that it serves."""
+    return LeaseId(f"j{job}.{attempt}")
+
+
+def job_of_lease(lease: LeaseId) -> JobId:
+    """The job that a lease serves."""
+    return JobId(int(lease[1 : lease.index(".")]))

@@ -1,0 +1,61 @@
+"""Why the answer is no.
+
+``Reason`` is ordered: a job that cannot run for many causes has exactly one first answer, the smallest. The order goes
+from what the submitter must change, through what the owner of a queue or budget must change, to what time will change.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Reason(IntEnum):
+    """The ordered enum of refusals. Numbers are written to the log: add, never renumber."""
+
+    RULE_FAILED = 5
+    """A rule erred; the decision failed closed."""
+    REFUSED_BY_POLICY = 10
+    """The admission point answered with a refusal."""
+    UNKNOWN_QUEUE = 15
+    EXCEEDS_QUOTA_CEILING = 20
+    """Larger than all that its queue could ever use, lent capacity included: it can never run."""
+    NO_NODE_OF_MODEL = 25
+    """No node, in use or idle, has a GPU of a model that the job accepts."""
+    EXCEEDS_EVERY_NODE = 30
+    """No node is large enough, even empty."""
+    EXCEEDS_CAPACITY = 35
+    """Every member fits some node, but all nodes together, empty, cannot hold the gang."""
+    NOT_ELIGIBLE = 40
+    """Nodes are large enough, but the eligibility rules refuse all of them."""
+    QUEUE_HELD = 45
+    """The queue is stopped by its operator."""
+    QUOTA = 50
+    """The queue's quota, what it may borrow included, is used up."""
+    BUDGET = 55
+    """It could burst, but no budget is left in this window."""
+    CAPACITY = 60
+    """It is entitled to run, but what is free does not hold the whole gang."""
+    PROVISIONING = 65
+    """Cloud capacity has been asked for and is on its way."""
+    BEHIND = 70
+    """Another job of its queue with the same needs is ahead and waits for the reason given there."""
+    NOT_TRIED = 75
+    """The cycle ended before its turn: the bound on attempts in one cycle was reached."""
+
+    @property
+    def slug(self) -> str:
+        """The name as rules, JSON and people see it, such as ``exceeds-quota-ceiling``."""
+        return self.name.lower().replace("_", "-")
+
+
+NEVER = frozenset(
+    {
+        Reason.UNKNOWN_QUEUE,
+        Reason.EXCEEDS_QUOTA_CEILING,
+        Reason.NO_NODE_OF_MODEL,
+        Reason.EXCEEDS_EVERY_NODE,
+        Reason.EXCEEDS_CAPACITY,
+        Reason.NOT_ELIGIBLE,
+    }
+)
+"""Reasons that time alone cannot cure: somebody must change the job, the quota or the clusters."""

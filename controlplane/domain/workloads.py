@@ -1,0 +1,66 @@
+"""Jobs as they are asked for: a job is a gang of roles; one task is a gang of one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from controlplane.domain.model import Model
+from controlplane.domain.quantities import MAX_GPUS_PER_NODE, MAX_MEMBERS, MILLI, Amount, Millis, Name
+
+Labels = dict[Annotated[str, Field(min_length=1, max_length=253)], Annotated[str, Field(max_length=1_024)]]
+
+
+class Role(Model):
+    """Members of a gang that are alike. Amounts are per member."""
+
+    name: Name = "main"
+    count: Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)] = 1
+    cpu_milli: Amount = 0
+    memory_bytes: Amount = 0
+    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE, strict=True)] = 0
+    gpu_milli: Annotated[int, Field(ge=1, le=MILLI, strict=True)] = MILLI
+    """Of each GPU, in thousandths; a fraction only when ``gpus`` is 1."""
+    gpu_models: Annotated[tuple[Name, ...], Field(max_length=64)] = ()
+    """Models accepted, any of them; empty accepts all."""
+    other: dict[Name, Amount] = Field(default_factory=dict)
+    """Named resources: ephemeral storage, licences, whatever a node declares."""
+
+    @model_validator(mode="after")
+    def _fraction_of_one_gpu(self) -> Self:
+        if self.gpu_milli != MILLI and self.gpus != 1:
+            raise ValueError("a fraction of a GPU (gpu_milli below 1000) needs gpus: 1")
+        return self
+
+
+class JobSpec(Model):
+    """What a client asks for. The id is given by the log."""
+
+    name: Name
+    queue: Name
+    user: Name = "unknown"
+    priority: Annotated[int, Field(ge=-(10**9), le=10**9, strict=True)] = 0
+    """Higher goes first, as far as the ordering rules say so."""
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=64)]
+    labels: Labels = Field(default_factory=dict)
+    estimate_ms: Millis | None = None
+    """How long it will run, as the client believes; ``None`` if unknown."""
+    wait_limit_ms: Millis | None = None
+    """Give up when not started this long after submission; 0 means now or never, ``None`` means wait for ever."""
+    max_attempts: Annotated[int, Field(ge=1, le=1_000, strict=True)] = 3
+    """Starts in all, after failures and losses of nodes."""
+
+    @model_validator(mode="after")
+    def _roles_are_distinct_and_bounded(self) -> Self:
+        names = [role.name for role in self.roles]
+        if len(set(names)) != len(names):
+            raise ValueError("two roles of one job have the same name")
+        if self.members > MAX_MEMBERS:
+            raise ValueError(f"a gang has at most {MAX_MEMBERS:,} members, this one has {self.members:,}")
+        return self
+
+    @property
+    def members(self) -> int:
+        """The size of the gang."""
+        return sum(role.count for role in self.roles)

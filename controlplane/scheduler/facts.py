@@ -1,0 +1,149 @@
+"""What rules may know: flat, immutable records that the scheduler builds and a rule reads.
+
+Each attribute here is a field of the policy vocabulary under the same name; the vocabulary adds unit and meaning, and
+a test holds the two together. Amounts are integers in the units of :mod:`controlplane.domain.quantities`. ``None``
+means absent (``has(job.estimate_ms)`` is false in a rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobFacts:
+    """One job as submitted. Built once; the same object for the whole life of the job unless ``attempts`` changes."""
+
+    id: str
+    name: str
+    queue: str
+    user: str
+    priority: int
+    labels: Mapping[str, str]
+    members: int
+    gpus_milli: int
+    cpu_milli: int
+    memory_bytes: int
+    gpu_models: tuple[str, ...]
+    submitted_ms: int
+    attempts: int
+    estimate_ms: int | None = None
+    wait_limit_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoleFacts:
+    """One role of a job; amounts per member."""
+
+    name: str
+    count: int
+    cpu_milli: int
+    memory_bytes: int
+    gpus: int
+    gpu_milli: int
+    gpu_models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueFacts:
+    """One queue (leaf or cohort) at this moment of the cycle."""
+
+    name: str
+    parent: str
+    weight: int
+    share_ppb: int
+    """Dominant share of the whole home capacity, all below included."""
+    weighted_share_ppb: int
+    """``share_ppb`` divided by weight, rounded up; the largest number for weight 0."""
+    gpu_used_milli: int
+    gpu_nominal_milli: int
+    gpu_borrowed_milli: int
+    pending: int
+    running: int
+    oldest_ms: int
+    """Submission of the oldest job that waits; 0 if none does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClusterFacts:
+    """The cluster of a node or offer."""
+
+    name: str
+    site: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeFacts:
+    """A kind of node: capacity, and what is free of it. Nodes in the same state share one."""
+
+    cluster: str
+    flavor: str
+    gpu_model: str
+    labels: Mapping[str, str]
+    cpu_milli: int
+    memory_bytes: int
+    gpus: int
+    cpu_free_milli: int
+    memory_free_bytes: int
+    gpu_free_milli: int
+    gpus_free: int
+    """GPUs of which nothing is used."""
+    gpu_free_largest_milli: int
+    """What is free on the GPU with most free."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateFacts:
+    """One node (and one GPU of it, for a fraction) as a place for one member. A scoring rule that reads it is asked
+    once per node instead of once per kind of node."""
+
+    node: str
+    gpu: int
+    """Index of the GPU for a fraction, -1 otherwise."""
+    lottery: int
+    """A ticket in 0 .. 2^62-1 drawn by hashing job and node (upper half) and GPU (lower half): the largest ticket is
+    uniform over nodes and, within a node, over GPUs, and the same in every replay."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HomeFacts:
+    """All clusters of site ``home`` together."""
+
+    gpu_milli: int
+    gpu_free_milli: int
+    gpu_pending_milli: int
+    """Asked for by jobs that wait."""
+    pressure_ppm: int
+    """(used + pending) / capacity of GPUs, in millionths, rounded up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfferFacts:
+    """One offer of a cloud, as seen by one waiting job."""
+
+    cluster: str
+    name: str
+    flavor: str
+    market: str
+    gpu_model: str
+    gpus: int
+    price_micro_usd_per_hour: int
+    lead_time_ms: int
+    nodes_needed: int
+    """To hold the whole gang of the job."""
+    nodes_left: int
+    cost_micro_usd: int
+    """What would be promised for the job: nodes needed, to the deadline."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BudgetFacts:
+    """The tightest budget that a burst of the job would be charged to."""
+
+    name: str
+    limit_micro_usd: int
+    left_micro_usd: int
+    """In this window, promises counted as spent."""
+    window_left_ms: int

@@ -1,0 +1,98 @@
+"""The port through which judgement enters the core.
+
+``Rules`` is what a policy bundle is to the scheduler. Every method is a pure function of its arguments: the same facts
+give the same answer, on any machine, for ever. The scheduler owns the order of evaluation and every tie-break.
+
+A rule that errs fails closed: the answer carries the closed value (not admitted, not eligible, lowest score, stays at
+home) and the fault, and the cycle goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from controlplane.scheduler.facts import (
+    BudgetFacts,
+    CandidateFacts,
+    ClusterFacts,
+    HomeFacts,
+    JobFacts,
+    NodeFacts,
+    OfferFacts,
+    QueueFacts,
+    RoleFacts,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+WORST_SCORE = -(2**62)
+"""The score of a candidate whose scoring rule erred; scores are clamped to be above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T_co]):
+    """What a rule said, where it stands (``file:line`` of the match that fired), and the fault if it erred."""
+
+    value: T_co
+    rule: str | None = None
+    fault: str | None = None
+
+
+class Rules(Protocol):
+    """The decision points that the core asks. A point without a rule in the bundle has the default named here."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bundle's canonical source."""
+
+    @property
+    def engine(self) -> str:
+        """Name and version of the engine that evaluates, such as ``cel-expr-python 0.1.3``."""
+
+    @property
+    def job_order_reads(self) -> frozenset[str]:
+        """Paths that ``ordering.job`` depends on, such as ``job.priority``. If none starts with ``queue.`` and ``now``
+        is absent, the order of a job is fixed at submission."""
+
+    @property
+    def queue_order_reads(self) -> frozenset[str]:
+        """Paths that ``ordering.queue`` depends on."""
+
+    @property
+    def scoring_reads(self) -> frozenset[str]:
+        """Paths that ``scoring`` depends on. If none starts with ``candidate.``, candidates of one kind share a score."""
+
+    def admission(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[str | None]:
+        """Why the submission is refused; ``None`` admits. Default: admits."""
+
+    def queue_order(self, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        """Lower goes first, compared like lists. Default: ``[weighted_share_ppb]``."""
+
+    def job_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        """Lower goes first among the jobs of one queue. Default: ``[-priority]``."""
+
+    def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
+        """Whether members of the role may be on such nodes. Default: true."""
+
+    def scoring(
+        self,
+        role: RoleFacts,
+        cluster: ClusterFacts,
+        before: NodeFacts,
+        after: NodeFacts,
+        candidate: CandidateFacts | None,
+    ) -> Answer[int]:
+        """Higher is better. ``candidate`` is given exactly when ``scoring_reads`` has one of its fields. Default: 0."""
+
+    def burst(
+        self,
+        job: JobFacts,
+        queue: QueueFacts,
+        home: HomeFacts,
+        offer: OfferFacts,
+        budget: BudgetFacts | None,
+        now_ms: int,
+    ) -> Answer[int | None]:
+        """Cost of serving the job by the offer, lower is better; ``None`` stays home. Default: stays home."""
