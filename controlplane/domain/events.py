@@ -243,6 +243,15 @@ class LeaseRevoked(Event):
     cause: str
 
 
+class JobRequeued(Event):
+    """A job whose lease failed or was lost waits again, as a whole gang."""
+
+    TYPE = "job_requeued/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    cause: str
+
+
 class JobEnded(Event):
     """A job is over by decision: it gave up waiting, was cancelled while it waited, or used up its attempts."""
 
@@ -333,6 +342,7 @@ EVENTS: tuple[type[Event], ...] = (
     JobRefused,
     LeaseGranted,
     LeaseRevoked,
+    JobRequeued,
     JobEnded,
     JobsWaiting,
     CapacityRequested,

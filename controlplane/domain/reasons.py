@@ -37,10 +37,6 @@ class Reason(IntEnum):
     """It is entitled to run, but what is free does not hold the whole gang."""
     PROVISIONING = 65
     """Cloud capacity has been asked for and is on its way."""
-    BEHIND = 70
-    """Another job of its queue with the same needs is ahead and waits for the reason given there."""
-    NOT_TRIED = 75
-    """The cycle ended before its turn: the bound on attempts in one cycle was reached."""
 
     @property
     def slug(self) -> str:

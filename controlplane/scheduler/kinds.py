@@ -1,0 +1,145 @@
+"""Kinds of node: what a node is and what is free of it, interned.
+
+Theory of operation. The state of one node is the pair (build, free amounts). Clusters hold few builds, and packing
+drives nodes through few states, so equal states are stored once, as a *kind* with a small integer id, and the whole
+cluster is one integer column. Whatever depends only on a node's state is then computed once per kind and looked up for
+all nodes by indexing with the column: whether a member fits, on which GPUs, what the scoring rule says. A placement
+moves one node from a kind to another; the move itself is remembered, so that folding a placement is a dictionary look-up.
+
+Ids are given in the order of first appearance. They are names inside one process and must never order anything: they
+are not written down and no decision compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.domain.quantities import MILLI
+from controlplane.scheduler.facts import ClusterFacts, NodeFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What one member takes from a node, GPUs aside."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpu_milli: int
+    """Of each GPU that it is given."""
+    other: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a node is, used or not. Nodes of one build differ only in their names."""
+
+    cluster: str
+    flavor: str
+    gpu_model: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: int
+    other: tuple[tuple[str, int], ...]
+    labels: tuple[tuple[str, str], ...]
+    is_open: bool
+    """False for a cordoned node: it takes nothing new."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """One state of a node. ``gpu_free`` is in milli-GPU by GPU index."""
+
+    id: int
+    build: Build
+    cpu_free: int
+    memory_free: int
+    gpu_free: tuple[int, ...]
+    other_free: tuple[tuple[str, int], ...]
+    facts: NodeFacts
+    cluster: ClusterFacts
+
+
+_State = tuple[Build, int, int, tuple[int, ...], tuple[tuple[str, int], ...]]
+
+
+class KindTable:
+    """All kinds seen by this process, by id."""
+
+    def __init__(self) -> None:
+        self.kinds: list[Kind] = []
+        self._ids: dict[_State, int] = {}
+        self._moves: dict[tuple[int, Amounts, tuple[int, ...], bool], int] = {}
+        self._clusters: dict[str, ClusterFacts] = {}
+        self._labels: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def describe_cluster(self, facts: ClusterFacts) -> None:
+        """Set what the rules see of a cluster. Kinds made before keep the old facts: reset the table on a change."""
+        self._clusters[facts.name] = facts
+
+    def empty(self, build: Build) -> int:
+        """The kind of an unused node of the build."""
+        return self._intern((build, build.cpu_milli, build.memory_bytes, (MILLI,) * build.gpus, build.other))
+
+    def take(self, kind: int, amounts: Amounts, gpus: tuple[int, ...]) -> int:
+        """The kind that a node becomes when a member is placed on it."""
+        return self._move(kind, amounts, gpus, True)
+
+    def give_back(self, kind: int, amounts: Amounts, gpus: tuple[int, ...]) -> int:
+        """The kind that a node becomes when a member leaves it."""
+        return self._move(kind, amounts, gpus, False)
+
+    def _move(self, kind: int, amounts: Amounts, gpus: tuple[int, ...], is_taking: bool) -> int:
+        key = (kind, amounts, gpus, is_taking)
+        found = self._moves.get(key)
+        if found is None:
+            found = self._moves[key] = self._intern(_moved(self.kinds[kind], amounts, gpus, -1 if is_taking else 1))
+        return found
+
+    def _intern(self, state: _State) -> int:
+        found = self._ids.get(state)
+        if found is None:
+            found = self._ids[state] = len(self.kinds)
+            self.kinds.append(self._kind(found, state))
+        return found
+
+    def _kind(self, id_: int, state: _State) -> Kind:
+        build, cpu, memory, gpu_free, other = state
+        cluster = self._clusters.get(build.cluster) or ClusterFacts(name=build.cluster, site="home", labels={})
+        facts = NodeFacts(
+            cluster=build.cluster,
+            flavor=build.flavor,
+            gpu_model=build.gpu_model,
+            labels=self._labels.setdefault(build.labels, dict(build.labels)),
+            cpu_milli=build.cpu_milli,
+            memory_bytes=build.memory_bytes,
+            gpus=build.gpus,
+            cpu_free_milli=cpu,
+            memory_free_bytes=memory,
+            gpu_free_milli=sum(gpu_free),
+            gpus_free=gpu_free.count(MILLI),
+            gpu_free_largest_milli=max(gpu_free, default=0),
+        )
+        return Kind(id_, build, cpu, memory, gpu_free, other, facts, cluster)
+
+
+def _moved(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> _State:
+    gpu_free = list(kind.gpu_free)
+    for index in gpus:
+        gpu_free[index] += sign * amounts.gpu_milli
+    other = kind.other_free
+    if amounts.other:
+        free = dict(other)
+        for name, amount in amounts.other:
+            free[name] = free.get(name, 0) + sign * amount
+        other = tuple(sorted(free.items()))
+    return (
+        kind.build,
+        kind.cpu_free + sign * amounts.cpu_milli,
+        kind.memory_free + sign * amounts.memory_bytes,
+        tuple(gpu_free),
+        other,
+    )
