@@ -167,7 +167,8 @@ def arrivals(
     a percentage of the capacity; no pod ever leaves.
 
     Too small a list is filled up with pods drawn again (with replacement; a copy is named ``<pod>-r<n>``), too large a
-    one loses drawn pods, until the milli-GPU asked for just reach the target. Then the order is drawn. One pod arrives every ``spacing_ms``; with the default wait limit a pod that does not fit at once is dropped.
+    one loses drawn pods, until the milli-GPU asked for just reach the target. Then the order is drawn. One pod arrives
+    every ``spacing_ms``; with the default wait limit a pod that does not fit at once is dropped.
 
     Raises ``ValueError`` if no pod asks for a GPU, since then no number of them reaches the target.
     """
