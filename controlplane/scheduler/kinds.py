@@ -19,9 +19,9 @@ from controlplane.domain.quantities import MILLI
 from controlplane.scheduler.facts import ClusterFacts, NodeFacts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Amounts:
-    """What one member takes from a node, GPUs aside."""
+    """What one member takes from a node. Interned by :meth:`KindTable.amounts`, so that identity is equality."""
 
     cpu_milli: int
     memory_bytes: int
@@ -70,11 +70,20 @@ class KindTable:
         self.kinds: list[Kind] = []
         self._ids: dict[_State, int] = {}
         self._moves: dict[tuple[int, Amounts, tuple[int, ...], bool], int] = {}
+        self._amounts: dict[tuple[int, int, int, tuple[tuple[str, int], ...]], Amounts] = {}
         self._clusters: dict[str, ClusterFacts] = {}
         self._labels: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+    def amounts(self, cpu_milli: int, memory_bytes: int, gpu_milli: int, other: tuple[tuple[str, int], ...]) -> Amounts:
+        """The interned amounts; ``other`` sorted by name."""
+        key = (cpu_milli, memory_bytes, gpu_milli, other)
+        found = self._amounts.get(key)
+        if found is None:
+            found = self._amounts[key] = Amounts(cpu_milli, memory_bytes, gpu_milli, other)
+        return found
 
     def describe_cluster(self, facts: ClusterFacts) -> None:
         """Set what the rules see of a cluster. Kinds made before keep the old facts: reset the table on a change."""

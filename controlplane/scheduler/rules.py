@@ -61,6 +61,10 @@ class Rules(Protocol):
         """Paths that ``ordering.queue`` depends on."""
 
     @property
+    def eligibility_reads(self) -> frozenset[str]:
+        """Paths that ``eligibility`` depends on. Jobs that agree in those of ``job.`` share every verdict."""
+
+    @property
     def scoring_reads(self) -> frozenset[str]:
         """Paths that ``scoring`` depends on. If none starts with ``candidate.``, candidates of one kind share a score."""
 

@@ -1,0 +1,202 @@
+"""What makes a cycle cost what changed and not how much is queued. Derived, never written down, safe to throw away.
+
+The agenda belongs to one set of rules. It keeps, for every queue, its waiting jobs in groups of one
+:class:`~controlplane.scheduler.state.JobClass` each, sorted by the ordering rule and then by id; the nodes as one column
+of kinds, in the order of their names; and for every need what it knows about kinds. ``decide`` reads it through a cursor
+and leaves it as it was, so that deciding twice gives the same.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from controlplane.domain.clusters import NodeState
+from controlplane.scheduler.facts import JobFacts, QueueFacts
+from controlplane.scheduler.needs import Column, Need
+from controlplane.scheduler.quota import QueueNode
+from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.state import Ask, Job, JobClass, Node, Phase, State
+
+Order = tuple[int, ...]
+_WAITS = (Phase.SUBMITTED, Phase.WAITING)
+
+
+class Entry(NamedTuple):
+    """One turn of one job in its queue. Sorts by order, then by id; the id and the turn make it unique."""
+
+    order: Order
+    id: int
+    turn: int
+    job: Job
+
+    def is_live(self) -> bool:
+        """Whether the job still waits, and waits on this turn."""
+        return self.job.turn == self.turn and self.job.phase in _WAITS
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Waiting jobs of one class in one queue: one scheduling key, one verdict."""
+
+    cls: JobClass
+    queue: QueueNode
+    entries: list[Entry] = field(default_factory=list)
+    start: int = 0
+    """Entries before it are dead."""
+    refused_at: int = -1
+    """``State.freed`` when the head was last refused."""
+
+    def live(self) -> Iterator[Entry]:
+        """Entries of jobs that wait, in order."""
+        entries = self.entries
+        while self.start < len(entries) and not entries[self.start].is_live():
+            self.start += 1
+        if self.start > 64 and 2 * self.start > len(entries):
+            del entries[: self.start]
+            self.start = 0
+        return (entry for entry in entries[self.start :] if entry.is_live())
+
+    def head(self) -> Entry | None:
+        """The first that waits."""
+        entries = self.entries
+        while self.start < len(entries) and not entries[self.start].is_live():
+            self.start += 1
+        return entries[self.start] if self.start < len(entries) else None
+
+
+class Agenda:
+    """See the module. Made by :func:`agenda_for`."""
+
+    def __init__(self, state: State, rules: Rules) -> None:
+        self.rules = rules
+        self.faults: dict[str, None] = {}
+        """Sentences of rules that erred since the last cycle ended, in order of appearance."""
+        self.groups: list[dict[int, Group]] = [{} for _ in state.tree.nodes]
+        self.expiries: list[tuple[int, int]] = []
+        """(expiry, job id), sorted; dead ones are dropped when met."""
+        self._needs: dict[tuple[int, tuple[object, ...]], Need] = {}
+        self._class_needs: dict[int, tuple[Need, ...]] = {}
+        self._keys: list[str] = sorted(p[4:] for p in rules.eligibility_reads if p.startswith("job."))
+        self._order_is_fixed = "now" not in rules.job_order_reads and not any(
+            path.startswith("queue.") for path in rules.job_order_reads
+        )
+        self._order_is_shared = not _per_job(rules.job_order_reads)
+        self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
+        self._columns_version = -1
+        self.names: list[str] = []
+        self.rows: dict[str, int] = {}
+        self.nodes: list[Node] = []
+        self.column: Column = np.zeros(0, dtype=np.int32)
+        state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def refresh_nodes(self, state: State) -> None:
+        """Make the columns anew when the set of nodes has changed."""
+        if self._columns_version == state.columns_version:
+            return
+        self._columns_version = state.columns_version
+        self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
+        self.names = [node.name for node in self.nodes]
+        self.rows = {name: row for row, name in enumerate(self.names)}
+        self.column = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
+
+    def node_changed(self, node: Node) -> None:
+        """Called by the fold when a node moved to another kind."""
+        row = self.rows.get(node.name)
+        if row is not None and self.nodes[row] is node:
+            self.column[row] = node.kind
+
+    # --- jobs --------------------------------------------------------------------------------------------------------
+
+    def refresh_jobs(self, state: State, queue_facts: list[QueueFacts | None]) -> None:
+        """Take in the jobs that began to wait. ``queue_facts`` by queue index, for rules that order jobs by them."""
+        if not self._order_is_fixed:
+            state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
+            self.groups = [{} for _ in state.tree.nodes]
+        order_of: dict[int, Order] = {}
+        for job in state.began_waiting:
+            if job.phase not in _WAITS:
+                continue
+            queue = state.tree.by_name.get(job.cls.spec.queue)
+            if queue is None:
+                continue
+            group = self._group(queue, job)
+            order = order_of.get(job.cls.index) if self._order_is_shared else None
+            if order is None:
+                order = order_of[job.cls.index] = self._order(job, queue_facts[queue.index], state.now_ms)
+            entry = Entry(order, job.id, job.turn, job)
+            if not group.entries or group.entries[-1] < entry:
+                group.entries.append(entry)
+            else:
+                insort(group.entries, entry, lo=group.start)
+            limit = job.cls.spec.wait_limit_ms
+            if limit is not None:
+                insort(self.expiries, (job.submitted_ms + limit, job.id))
+        state.began_waiting = []
+
+    def _group(self, queue: QueueNode, job: Job) -> Group:
+        groups = self.groups[queue.index]
+        key = job.cls.index if self._eligibility_is_shared else -job.id
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = Group(job.cls, queue)
+        group.refused_at = group.refused_at if group.entries else -1
+        return group
+
+    def _order(self, job: Job, queue: QueueFacts | None, now_ms: int) -> Order:
+        assert queue is not None
+        facts = job.cls.facts if self._order_is_shared else job.facts()
+        answer = self.rules.job_order(facts, queue, now_ms)
+        if answer.fault is not None:
+            self.faults[answer.fault] = None
+        return tuple(answer.value)
+
+    # --- needs -------------------------------------------------------------------------------------------------------
+
+    def needs_of(self, state: State, job: Job) -> tuple[Need, ...]:
+        """The needs of a job's roles, in the order in which its roles are tried: the most GPUs first, then the most
+        CPU, then as written."""
+        index = job.cls.index if self._eligibility_is_shared else -job.id
+        found = self._class_needs.get(index)
+        if found is None:
+            facts = job.cls.facts if self._eligibility_is_shared else job.facts()
+            asks = sorted(job.cls.asks, key=_size, reverse=True)
+            found = tuple(self._need(state, ask, facts) for ask in asks)
+            if self._eligibility_is_shared:
+                self._class_needs[index] = found
+        return found
+
+    def _need(self, state: State, ask: Ask, facts: JobFacts) -> Need:
+        read = tuple(_hashable(getattr(facts, name)) for name in self._keys)
+        key = (id(ask), read)
+        found = self._needs.get(key)
+        if found is None:
+            found = self._needs[key] = Need(ask, facts, state.kinds, self.rules, self.faults)
+        return found
+
+
+def agenda_for(state: State, rules: Rules) -> Agenda:
+    """The agenda of the state under the rules, kept between cycles and made anew when the rules changed."""
+    agenda = state.agenda
+    if agenda is None or agenda.rules is not rules:
+        agenda = state.agenda = Agenda(state, rules)
+    return agenda
+
+
+def _per_job(reads: frozenset[str]) -> bool:
+    """Whether an answer can differ between jobs of one class."""
+    return bool(reads & {"job.id", "job.name", "job.submitted_ms", "job.attempts", "job"})
+
+
+def _size(ask: Ask) -> tuple[int, int, int]:
+    return (ask.gpus * ask.amounts.gpu_milli, ask.amounts.cpu_milli, ask.amounts.memory_bytes)
+
+
+def _hashable(value: object) -> object:
+    return tuple(sorted(value.items())) if isinstance(value, dict) else value

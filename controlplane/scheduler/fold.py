@@ -1,0 +1,474 @@
+"""The only function that changes state: ``apply(state, position, event)``.
+
+A fold never refuses: what is in the log happened. An event about something that the state does not know (a report on a
+lease that has ended, the cancellation of a finished job) changes nothing, because deliveries may come late, twice and
+out of order. Wrong requests are kept out before they are recorded, by the ingress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.domain.clusters import NodeState
+from controlplane.domain.events import (
+    BudgetConfigured,
+    CapacityObserved,
+    CapacityPhase,
+    CapacityReleased,
+    CapacityRequested,
+    ClusterConfigured,
+    CycleDecided,
+    Event,
+    JobCancelRequested,
+    JobEnded,
+    JobRefused,
+    JobRequeued,
+    JobsWaiting,
+    JobSubmitted,
+    LeaseGranted,
+    LeaseObserved,
+    LeasePhase,
+    LeaseRevoked,
+    NodeObserved,
+    PolicyActivated,
+    QueueConfigured,
+    Ticked,
+)
+from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI
+from controlplane.scheduler.facts import ClusterFacts
+from controlplane.scheduler.kinds import Build, KindTable
+from controlplane.scheduler.quota import QueueNode, QueueTree, charge
+from controlplane.scheduler.state import (
+    Ask,
+    BudgetAccount,
+    Job,
+    Lease,
+    Node,
+    Phase,
+    Request,
+    RequestPhase,
+    Seat,
+    State,
+)
+
+
+def apply(state: State, position: int, event: Event) -> None:
+    """Advance the state by one event. ``position`` must be the next one."""
+    assert position == state.position + 1, f"fold at {state.position} was given position {position}"
+    state.position = position
+    _FOLDS[type(event)](state, event)
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------
+
+
+def _job_submitted(state: State, event: JobSubmitted) -> None:
+    spec = event.spec
+    job = Job(state.position, spec.name, state.class_of(spec, event.submitted_ms), event.submitted_ms)
+    state.jobs[job.id] = job
+    state.counts.submitted += 1
+    state.arrivals.append(job)
+    state.began_waiting.append(job)
+    _count_pending(state, job, 1)
+
+
+def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
+    job = state.jobs.get(event.job)
+    if job is not None and not job.is_cancelled:
+        job.is_cancelled = True
+        state.cancels.append(job)
+
+
+def _job_refused(state: State, event: JobRefused) -> None:
+    job = state.jobs.get(event.job)
+    if job is not None:
+        state.counts.refused += 1
+        _forget(state, job)
+
+
+def _job_requeued(state: State, event: JobRequeued) -> None:
+    job = state.jobs.get(event.job)
+    if job is not None and job.phase is Phase.RETURNED:
+        job.phase = Phase.WAITING
+        job.turn += 1
+        job.recorded_reason = 0
+        state.began_waiting.append(job)
+        _count_pending(state, job, 1)
+
+
+def _job_ended(state: State, event: JobEnded) -> None:
+    job = state.jobs.get(event.job)
+    if job is not None:
+        setattr(state.counts, event.outcome, getattr(state.counts, event.outcome) + 1)
+        _forget(state, job)
+
+
+def _jobs_waiting(state: State, event: JobsWaiting) -> None:
+    job = state.jobs.get(event.head)
+    if job is not None:
+        job.recorded_reason = event.reason
+
+
+def _forget(state: State, job: Job) -> None:
+    if job.phase in (Phase.SUBMITTED, Phase.WAITING):
+        _count_pending(state, job, -1)
+    job.phase = Phase.RETURNED
+    del state.jobs[job.id]
+    for request in state.requests.values():
+        if request.held_for == job.id:
+            _release_hold(state, request)
+
+
+def _queue(state: State, job: Job) -> QueueNode:
+    """The queue of a job, or the root for a queue that is not configured (such a job is refused by the next cycle)."""
+    return state.tree.by_name.get(job.cls.spec.queue, state.tree.root)
+
+
+def _count_pending(state: State, job: Job, change: int) -> None:
+    for node in _queue(state, job).path:
+        state.pending[node.index] += change
+
+
+# --- leases ----------------------------------------------------------------------------------------------------------
+
+
+def _lease_granted(state: State, event: LeaseGranted) -> None:
+    job = state.jobs[event.job]
+    asks = {ask.role.name: ask for ask in job.cls.asks}
+    seats = tuple(
+        Seat(m.node, m.role, m.ordinal, asks[m.role], m.gpus, state.nodes[m.node].build.flavor) for m in event.members
+    )
+    rented = {state.nodes[seat.node].request for seat in seats}
+    requests = tuple(sorted(name for name in rented if name is not None))
+    lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms)
+    if job.phase in (Phase.SUBMITTED, Phase.WAITING):
+        _count_pending(state, job, -1)
+    job.phase = Phase.PLACED
+    job.lease = lease.id
+    job.attempts = event.attempt
+    state.leases[lease.id] = lease
+    state.counts.placements += 1
+    for node in _queue(state, job).path:
+        state.running[node.index] += 1
+    for seat in seats:
+        _sit(state, lease, seat)
+    if state.is_cloud(lease.cluster):
+        state.counts.burst_placements += 1
+    _count_rented(state, lease, 1, state.now_ms)
+
+
+def _sit(state: State, lease: Lease, seat: Seat) -> None:
+    node = state.nodes[seat.node]
+    node.leases[lease.id] = lease
+    _set_kind(state, node, state.kinds.take(node.kind, seat.ask.amounts, seat.gpus))
+    _use(state, _queue(state, lease.job), seat.flavor, seat.ask, 1)
+
+
+def _use(state: State, queue: QueueNode, flavor: str, ask: Ask, sign: int) -> None:
+    for node in queue.path:
+        used = state.used[node.index]
+        for resource, amount in ask.resources:
+            used[resource] = used.get(resource, 0) + sign * amount
+    keys = state.keys_charged(queue, flavor)
+    if keys:
+        asked = dict(ask.resources)
+        for resource, key in keys:
+            charge(queue, key, sign * asked.get(resource, 0), state.charged)
+
+
+def _set_kind(state: State, node: Node, kind: int) -> None:
+    node.kind = kind
+    if state.agenda is not None:
+        state.agenda.node_changed(node)
+
+
+def _lease_revoked(state: State, event: LeaseRevoked) -> None:
+    lease = state.leases.get(event.lease)
+    if lease is not None and lease.revoked is None:
+        lease.revoked = event.cause
+
+
+def _lease_observed(state: State, event: LeaseObserved) -> None:
+    lease = state.leases.get(event.lease)
+    if lease is None:
+        return
+    if event.phase is LeasePhase.LAUNCHING:
+        return
+    if event.phase is LeasePhase.RUNNING:
+        lease.is_running = True
+        if lease.job.phase is Phase.PLACED:
+            lease.job.phase = Phase.RUNNING
+        return
+    _release(state, lease, event.observed_ms)
+    _lease_over(state, lease, event)
+
+
+def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
+    job = lease.job
+    if event.phase is LeasePhase.FINISHED:
+        state.counts.finished += 1
+        _forget(state, job)
+        return
+    job.phase = Phase.RETURNED
+    job.lease = None
+    job.cause = lease.revoked or event.phase.value
+    state.returned.append(job)
+
+
+def _release(state: State, lease: Lease, at_ms: int) -> None:
+    del state.leases[lease.id]
+    queue = _queue(state, lease.job)
+    for up in queue.path:
+        state.running[up.index] -= 1
+    for seat in lease.seats:
+        _use(state, queue, seat.flavor, seat.ask, -1)
+        node = state.nodes.get(seat.node)
+        if node is None:
+            continue
+        node.leases.pop(lease.id, None)
+        if node.state is not NodeState.LOST:
+            _set_kind(state, node, state.kinds.give_back(node.kind, seat.ask.amounts, seat.gpus))
+        elif not node.leases:
+            del state.nodes[node.name]
+    state.freed += 1
+    _count_rented(state, lease, -1, at_ms)
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def _node_observed(state: State, event: NodeObserved) -> None:
+    build = _build(event)
+    node = state.nodes.get(event.node)
+    _count_capacity(state, node.build if node is not None and node.state is not NodeState.LOST else None, -1)
+    if event.state is not NodeState.LOST:
+        _count_capacity(state, build, 1)
+    if node is None:
+        node = Node(event.node, build, state.kinds.empty(build), event.state, event.request)
+        state.nodes[event.node] = node
+    node.build, node.state, node.request = build, event.state, event.request
+    node.kind = state.kinds.empty(build)
+    for lease in node.leases.values():
+        for seat in lease.seats:
+            if seat.node == node.name and event.state is not NodeState.LOST:
+                node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
+    if event.state is NodeState.LOST:
+        state.stranded.extend(lease for lease in node.leases.values() if lease.revoked is None)
+        if not node.leases:
+            del state.nodes[event.node]
+    state.freed += 1
+    state.columns_version += 1
+
+
+def _build(event: NodeObserved) -> Build:
+    shape = event.shape
+    return Build(
+        cluster=event.cluster,
+        flavor=event.flavor,
+        gpu_model=shape.gpu_model or "",
+        cpu_milli=shape.cpu_milli,
+        memory_bytes=shape.memory_bytes,
+        gpus=shape.gpus,
+        other=tuple(sorted(shape.other.items())),
+        labels=tuple(sorted(event.labels.items())),
+        is_open=event.state is NodeState.READY,
+    )
+
+
+def _count_capacity(state: State, build: Build | None, sign: int) -> None:
+    if build is None:
+        return
+    amounts = {CPU: build.cpu_milli, MEMORY: build.memory_bytes, GPU: build.gpus * MILLI, **dict(build.other)}
+    for resource, amount in amounts.items():
+        state.capacity[resource] = state.capacity.get(resource, 0) + sign * amount
+
+
+# --- rented capacity -------------------------------------------------------------------------------------------------
+
+
+def _capacity_requested(state: State, event: CapacityRequested) -> None:
+    request = Request(
+        id=event.request,
+        cluster=event.cluster,
+        offer=event.offer,
+        nodes=event.nodes,
+        held_for=event.for_job,
+        asked_ms=state.now_ms,
+        deadline_ms=event.deadline_ms,
+        promised_micro_usd=event.promised_micro_usd,
+        budgets=event.budgets,
+        idle_since_ms=state.now_ms,
+    )
+    state.requests[request.id] = request
+    state.counts.requests += 1
+    for name in request.budgets:
+        account = state.budgets[name]
+        window = account.window(request.asked_ms)
+        account.promised[window] = account.promised.get(window, 0) + request.promised_micro_usd
+
+
+def _capacity_observed(state: State, event: CapacityObserved) -> None:
+    request = state.requests.get(event.request)
+    if request is None:
+        return
+    if event.phase is CapacityPhase.PROVIDED:
+        if request.phase is RequestPhase.ASKED:
+            request.phase = RequestPhase.PROVIDED
+            request.idle_since_ms = event.observed_ms
+        return
+    _settle(state, request, event.charged_micro_usd)
+    del state.requests[request.id]
+    state.freed += 1
+
+
+def _settle(state: State, request: Request, charged: int) -> None:
+    state.counts.charged_micro_usd += charged
+    for name in request.budgets:
+        account = state.budgets[name]
+        window = account.window(request.asked_ms)
+        account.promised[window] = account.promised.get(window, 0) - request.promised_micro_usd
+        if account.promised[window] == 0:
+            del account.promised[window]
+        account.settled[window] = account.settled.get(window, 0) + charged
+
+
+def _capacity_released(state: State, event: CapacityReleased) -> None:
+    request = state.requests.get(event.request)
+    if request is not None:
+        request.phase = RequestPhase.RELEASING
+
+
+def _count_rented(state: State, lease: Lease, change: int, at_ms: int) -> None:
+    for name in lease.requests:
+        request = state.requests.get(name)
+        if request is None:
+            continue
+        request.leases += change
+        if change > 0 and request.held_for == lease.job.id:
+            _release_hold(state, request)
+        if request.leases == 0:
+            request.idle_since_ms = at_ms
+
+
+def _release_hold(state: State, request: Request) -> None:
+    if request.is_held:
+        request.is_held = False
+        state.freed += 1
+
+
+# --- configuration ---------------------------------------------------------------------------------------------------
+
+
+def _queue_configured(state: State, event: QueueConfigured) -> None:
+    state.queues[event.spec.name] = event.spec
+    state.tree = QueueTree(state.queues)
+    _recount(state)
+
+
+def _recount(state: State) -> None:
+    """After a change of the tree: everything that is kept by queue, from the jobs and leases."""
+    state.charged = state.tree.empty_charges()
+    state.used = [{} for _ in state.tree.nodes]
+    state.pending = [0 for _ in state.tree.nodes]
+    state.running = [0 for _ in state.tree.nodes]
+    state.charge_keys = {}
+    for job in state.jobs.values():
+        if job.phase in (Phase.SUBMITTED, Phase.WAITING):
+            _count_pending(state, job, 1)
+    for lease in state.leases.values():
+        queue = _queue(state, lease.job)
+        for up in queue.path:
+            state.running[up.index] += 1
+        for seat in lease.seats:
+            _use(state, queue, seat.flavor, seat.ask, 1)
+    state.freed += 1
+    state.agenda = None
+
+
+def _cluster_configured(state: State, event: ClusterConfigured) -> None:
+    spec = event.spec
+    state.clusters[spec.name] = spec
+    _reset_kinds(state)
+    state.freed += 1
+    state.columns_version += 1
+
+
+def _reset_kinds(state: State) -> None:
+    """What rules see of a cluster is part of every kind: make all kinds anew."""
+    state.kinds = KindTable()
+    state.asks = {}
+    state.agenda = None
+    for spec in state.clusters.values():
+        facts = ClusterFacts(name=spec.name, site=spec.site.value, labels=dict(sorted(spec.labels.items())))
+        state.kinds.describe_cluster(facts)
+    for cls in state.classes.values():
+        cls.asks = tuple(state.ask_of(ask.role) for ask in cls.asks)
+    for lease in state.leases.values():
+        by_role = {ask.role.name: ask for ask in lease.job.cls.asks}
+        lease.seats = tuple(
+            Seat(seat.node, seat.role, seat.ordinal, by_role[seat.role], seat.gpus, seat.flavor) for seat in lease.seats
+        )
+    for node in state.nodes.values():
+        node.kind = state.kinds.empty(node.build)
+        for lease in node.leases.values():
+            for seat in lease.seats:
+                if seat.node == node.name and node.state is not NodeState.LOST:
+                    node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
+
+
+def _budget_configured(state: State, event: BudgetConfigured) -> None:
+    account = state.budgets.get(event.spec.name)
+    if account is None:
+        state.budgets[event.spec.name] = BudgetAccount(event.spec)
+    else:
+        account.spec = event.spec
+    state.freed += 1
+
+
+def _policy_activated(state: State, event: PolicyActivated) -> None:
+    state.policy_digest = event.digest
+    state.policy_name = event.name
+    state.policy_files = event.files
+    state.freed += 1
+
+
+# --- time and cycles -------------------------------------------------------------------------------------------------
+
+
+def _ticked(state: State, event: Ticked) -> None:
+    state.now_ms = max(state.now_ms, event.now_ms)
+
+
+def _cycle_decided(state: State, event: CycleDecided) -> None:
+    state.cycle = event.cycle
+    for job in state.arrivals:
+        if job.phase is Phase.SUBMITTED:
+            job.phase = Phase.WAITING
+    state.arrivals = []
+    state.cancels = []
+    state.returned = []
+    state.stranded = []
+
+
+_FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
+    JobSubmitted: _job_submitted,
+    JobCancelRequested: _job_cancel_requested,
+    QueueConfigured: _queue_configured,
+    ClusterConfigured: _cluster_configured,
+    BudgetConfigured: _budget_configured,
+    PolicyActivated: _policy_activated,
+    NodeObserved: _node_observed,
+    LeaseObserved: _lease_observed,
+    CapacityObserved: _capacity_observed,
+    Ticked: _ticked,
+    JobRefused: _job_refused,
+    LeaseGranted: _lease_granted,
+    LeaseRevoked: _lease_revoked,
+    JobRequeued: _job_requeued,
+    JobEnded: _job_ended,
+    JobsWaiting: _jobs_waiting,
+    CapacityRequested: _capacity_requested,
+    CapacityReleased: _capacity_released,
+    CycleDecided: _cycle_decided,
+}

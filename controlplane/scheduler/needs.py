@@ -1,0 +1,187 @@
+"""Where one member could sit: fit, choice of GPUs and score, remembered per kind of node.
+
+A :class:`Need` is what one role asks for, together with whatever of the job the eligibility rules read. For each kind
+of node it knows one number: the score of the best way to put a member there, or ``INFEASIBLE``. Answers are found the
+first time that a kind is met and kept for as long as the rules stay the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.domain.events import Tally
+from controlplane.domain.quantities import MILLI
+from controlplane.scheduler.facts import CandidateFacts, JobFacts
+from controlplane.scheduler.kinds import Kind, KindTable
+from controlplane.scheduler.lottery import lottery
+from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.state import Ask
+
+UNKNOWN = -(2**63)
+INFEASIBLE = UNKNOWN + 1
+
+Column = NDArray[np.int32]
+Scores = NDArray[np.int64]
+
+
+class Need:
+    """One role's demand on a node. ``faults`` collects rules that erred, to be reported by the cycle."""
+
+    def __init__(self, ask: Ask, job: JobFacts, kinds: KindTable, rules: Rules, faults: dict[str, None]) -> None:
+        self.ask = ask
+        self.job = job
+        self._kinds = kinds
+        self._rules = rules
+        self._faults = faults
+        self._scores: Scores = np.full(64, UNKNOWN, dtype=np.int64)
+        self._gpus: dict[int, tuple[int, ...]] = {}
+        self._rule: dict[int, str | None] = {}
+        self.is_per_node = any(path.startswith("candidate.") for path in rules.scoring_reads)
+
+    def scores(self, column: Column) -> Scores:
+        """The score of every row of a column of kinds."""
+        if len(self._kinds) > len(self._scores):
+            self._grow()
+        scores = self._scores[column]
+        if scores.size and scores.min() == UNKNOWN:
+            for kind in np.unique(column[scores == UNKNOWN]).tolist():
+                self._scores[kind] = self._evaluate(self._kinds.kinds[kind])
+            scores = self._scores[column]
+        return scores
+
+    def gpus(self, kind: int) -> tuple[int, ...]:
+        """The GPUs that a member takes on a feasible kind."""
+        return self._gpus[kind]
+
+    def rule(self, kind: int) -> str | None:
+        """The scoring rule that gave the kind its score."""
+        return self._rule.get(kind)
+
+    def _grow(self) -> None:
+        grown = np.full(max(2 * len(self._scores), len(self._kinds)), UNKNOWN, dtype=np.int64)
+        grown[: len(self._scores)] = self._scores
+        self._scores = grown
+
+    def _evaluate(self, kind: Kind) -> int:
+        if not fits(self.ask, kind) or not self.is_eligible(kind):
+            return INFEASIBLE
+        best = INFEASIBLE
+        for gpus in gpu_choices(self.ask, kind):
+            if self.is_per_node:
+                self._gpus[kind.id] = gpus
+                return 0
+            score = self._score(kind, gpus)
+            if score > best:
+                best = score
+                self._gpus[kind.id] = gpus
+        return best
+
+    def is_eligible(self, kind: Kind) -> bool:
+        """What the eligibility rules say; false if they err."""
+        answer = self._rules.eligibility(self.job, self.ask.facts, kind.cluster, kind.facts)
+        if answer.fault is not None:
+            self._faults[answer.fault] = None
+        return answer.value
+
+    def _score(self, kind: Kind, gpus: tuple[int, ...], candidate: CandidateFacts | None = None) -> int:
+        after = self._kinds.kinds[self._kinds.take(kind.id, self.ask.amounts, gpus)]
+        answer = self._rules.scoring(self.ask.facts, kind.cluster, kind.facts, after.facts, candidate)
+        if answer.fault is not None:
+            self._faults[answer.fault] = None
+        self._rule[kind.id] = answer.rule
+        return answer.value
+
+    def best_of_nodes(
+        self, job: int, rows: list[int], column: Column, names: list[str]
+    ) -> tuple[int, tuple[int, ...]]:
+        """For rules that look at single candidates: the best (row, GPUs) among feasible rows, the first on a tie."""
+        best, best_row, best_gpus = INFEASIBLE, -1, ()
+        for row in rows:
+            kind = self._kinds.kinds[int(column[row])]
+            for gpus in gpu_candidates(self.ask, kind):
+                gpu = gpus[0] if self.ask.amounts.gpu_milli < MILLI and gpus else -1
+                ticket = lottery(job, names[row], gpu)
+                score = self._score(kind, gpus, CandidateFacts(names[row], gpu, ticket))
+                if score > best:
+                    best, best_row, best_gpus = score, row, gpus
+        return best_row, best_gpus
+
+
+def fits(ask: Ask, kind: Kind) -> bool:
+    """Whether one member fits into what is free, eligibility aside."""
+    amounts = ask.amounts
+    if not kind.build.is_open or kind.cpu_free < amounts.cpu_milli or kind.memory_free < amounts.memory_bytes:
+        return False
+    if ask.models and kind.build.gpu_model not in ask.models:
+        return False
+    if ask.gpus and sum(free >= amounts.gpu_milli for free in kind.gpu_free) < ask.gpus:
+        return False
+    return not amounts.other or _other_fits(amounts.other, kind.other_free)
+
+
+def _other_fits(asked: tuple[tuple[str, int], ...], free: tuple[tuple[str, int], ...]) -> bool:
+    there = dict(free)
+    return all(there.get(name, 0) >= amount for name, amount in asked)
+
+
+def gpu_choices(ask: Ask, kind: Kind) -> list[tuple[int, ...]]:
+    """Ways to choose GPUs that differ in the state that they leave: least sufficient remainder first."""
+    if ask.gpus == 0:
+        return [()]
+    need = ask.amounts.gpu_milli
+    if need == MILLI:
+        return [tuple([index for index, free in enumerate(kind.gpu_free) if free == MILLI][: ask.gpus])]
+    first: dict[int, int] = {}
+    for index, free in enumerate(kind.gpu_free):
+        if free >= need:
+            first.setdefault(free, index)
+    return [(first[free],) for free in sorted(first)]
+
+
+def gpu_candidates(ask: Ask, kind: Kind) -> list[tuple[int, ...]]:
+    """Every GPU that would do, for a fraction; the one choice otherwise."""
+    if ask.gpus != 1 or ask.amounts.gpu_milli == MILLI:
+        return gpu_choices(ask, kind)
+    return [(index,) for index, free in enumerate(kind.gpu_free) if free >= ask.amounts.gpu_milli]
+
+
+def tally(need: Need, kinds: KindTable, column: Column) -> Tally:
+    """How many nodes were refused for what; each node counts once, at the first cause that holds in the order of
+    :class:`~controlplane.domain.events.Tally`'s own fields."""
+    counts: dict[str, int] = {}
+    present, numbers = np.unique(column, return_counts=True)
+    for id_, number in zip(present.tolist(), numbers.tolist(), strict=True):
+        cause = _first_cause(need, kinds.kinds[id_])
+        counts[cause] = counts.get(cause, 0) + number
+    return Tally(nodes=int(column.size), **counts)
+
+
+def _first_cause(need: Need, kind: Kind) -> str:
+    ask, build, amounts = need.ask, kind.build, need.ask.amounts
+    if ask.models and build.gpu_model not in ask.models:
+        return "wrong_model"
+    if not could_ever_fit(ask, kind):
+        return "too_small"
+    if not need.is_eligible(kind):
+        return "not_eligible"
+    if not build.is_open:
+        return "cordoned"
+    if kind.cpu_free < amounts.cpu_milli:
+        return "no_cpu"
+    if kind.memory_free < amounts.memory_bytes:
+        return "no_memory"
+    if sum(free >= amounts.gpu_milli for free in kind.gpu_free) < ask.gpus:
+        return "no_gpu"
+    return "fitting" if _other_fits(amounts.other, kind.other_free) else "no_other"
+
+
+def could_ever_fit(ask: Ask, kind: Kind) -> bool:
+    """Whether an empty node of the build would hold one member, model and eligibility aside."""
+    build, amounts = kind.build, ask.amounts
+    return (
+        build.cpu_milli >= amounts.cpu_milli
+        and build.memory_bytes >= amounts.memory_bytes
+        and build.gpus >= ask.gpus
+        and _other_fits(amounts.other, build.other)
+    )

@@ -1,0 +1,366 @@
+"""Everything that the log says is so at one position. Built by :mod:`fold`, read by :mod:`decide`.
+
+Nothing here decides and nothing here does IO. The parts that matter to a decision are the plain records below; caches
+that only make deciding faster live in ``State.agenda`` and can be thrown away at any time.
+
+Jobs that are alike in everything that a rule may read, except who they are and when they came, share one
+:class:`JobClass`: its facts are built once and its verdicts are shared by all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
+from controlplane.domain.ids import JobId, job_label
+from controlplane.domain.quantities import CPU, GPU, MEMORY
+from controlplane.domain.queues import ANY_FLAVOR, QueueSpec
+from controlplane.domain.workloads import JobSpec, Role
+from controlplane.scheduler.facts import JobFacts, RoleFacts
+from controlplane.scheduler.kinds import Amounts, Build, KindTable
+from controlplane.scheduler.quota import Charged, Key, QueueNode, QueueTree
+
+if TYPE_CHECKING:
+    from controlplane.scheduler.agenda import Agenda
+
+
+class Phase(StrEnum):
+    """Where a job is on its way."""
+
+    SUBMITTED = "submitted"
+    """Recorded, not yet seen by a cycle."""
+    WAITING = "waiting"
+    PLACED = "placed"
+    """It has a lease; no cluster has said yet that it runs."""
+    RUNNING = "running"
+    RETURNED = "returned"
+    """Its lease ended without success; the next cycle says what becomes of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """What one role asks of a node, per member. Interned: identity is equality."""
+
+    role: Role
+    facts: RoleFacts
+    amounts: Amounts
+    gpus: int
+    models: frozenset[str]
+    resources: tuple[tuple[str, int], ...]
+    """(resource, amount) of one member, zero amounts left out; sorted."""
+
+
+@dataclass(slots=True, eq=False)
+class JobClass:
+    """Jobs that are alike."""
+
+    index: int
+    """In the order of first appearance; names the class inside this process and orders nothing."""
+    spec: JobSpec
+    """Of the first such job; its name means nothing for the others."""
+    asks: tuple[Ask, ...]
+    resources: tuple[tuple[str, int], ...]
+    """(resource, amount) of the whole gang; sorted."""
+    facts: JobFacts
+    """Of the first such job."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job that is neither finished nor given up."""
+
+    id: int
+    name: str
+    cls: JobClass
+    submitted_ms: int
+    phase: Phase = Phase.SUBMITTED
+    attempts: int = 0
+    turn: int = 0
+    """How often it has begun to wait: tells a new place in the queue from an old one."""
+    lease: str | None = None
+    cause: str = ""
+    """Why its last lease ended, while ``RETURNED``."""
+    is_cancelled: bool = False
+    recorded_reason: int = 0
+    """The reason last recorded while it was the first of its group; 0 for none."""
+
+    def facts(self) -> JobFacts:
+        """What rules see of this very job."""
+        like = self.cls.facts
+        return JobFacts(
+            id=job_label(JobId(self.id)),
+            name=self.name,
+            queue=like.queue,
+            user=like.user,
+            priority=like.priority,
+            labels=like.labels,
+            members=like.members,
+            gpus_milli=like.gpus_milli,
+            cpu_milli=like.cpu_milli,
+            memory_bytes=like.memory_bytes,
+            gpu_models=like.gpu_models,
+            submitted_ms=self.submitted_ms,
+            attempts=self.attempts,
+            estimate_ms=like.estimate_ms,
+            wait_limit_ms=like.wait_limit_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """One member of a gang where it sits."""
+
+    node: str
+    role: str
+    ordinal: int
+    ask: Ask
+    gpus: tuple[int, ...]
+    flavor: str
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """The right of one gang to be at a placement."""
+
+    id: str
+    job: Job
+    attempt: int
+    cluster: str
+    seats: tuple[Seat, ...]
+    requests: tuple[str, ...]
+    """Capacity requests whose nodes it uses; sorted."""
+    granted_ms: int
+    is_running: bool = False
+    revoked: str | None = None
+    """Why the plane no longer wants it."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node of one cluster. ``kind`` is its state in the :class:`KindTable`."""
+
+    name: str
+    build: Build
+    kind: int
+    state: NodeState
+    request: str | None
+    leases: dict[str, Lease] = field(default_factory=dict)
+
+
+class RequestPhase(StrEnum):
+    """Where a capacity request is on its way."""
+
+    ASKED = "asked"
+    PROVIDED = "provided"
+    RELEASING = "releasing"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Rented capacity, from the moment it is asked for until nothing of it is left."""
+
+    id: str
+    cluster: str
+    offer: str
+    nodes: int
+    held_for: int
+    """The job that it was asked for; only that job may use it until it has."""
+    asked_ms: int
+    deadline_ms: int
+    promised_micro_usd: int
+    budgets: tuple[str, ...]
+    phase: RequestPhase = RequestPhase.ASKED
+    idle_since_ms: int = 0
+    leases: int = 0
+    is_held: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class BudgetAccount:
+    """A budget and what was taken from it, by window index."""
+
+    spec: Budget
+    settled: dict[int, int] = field(default_factory=dict)
+    """Micro-dollars of ended requests, by the window in which they were asked for."""
+    promised: dict[int, int] = field(default_factory=dict)
+    """Micro-dollars of requests that have not ended."""
+
+    def window(self, now_ms: int) -> int:
+        """The index of the window that holds the instant."""
+        return now_ms // self.spec.window_ms
+
+    def left(self, now_ms: int) -> int:
+        """What may still be promised in this window."""
+        window = self.window(now_ms)
+        return self.spec.limit_micro_usd - self.settled.get(window, 0) - self.promised.get(window, 0)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals over the whole log."""
+
+    submitted: int = 0
+    refused: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    placements: int = 0
+    burst_placements: int = 0
+    requests: int = 0
+    charged_micro_usd: int = 0
+
+
+class State:
+    """See the module. ``position`` is that of the last event applied."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.now_ms = 0
+        self.cycle = 0
+        self.policy_digest = ""
+        self.policy_name = ""
+        self.policy_files: dict[str, str] = {}
+        self.queues: dict[str, QueueSpec] = {}
+        self.clusters: dict[str, ClusterSpec] = {}
+        self.budgets: dict[str, BudgetAccount] = {}
+        self.kinds = KindTable()
+        self.nodes: dict[str, Node] = {}
+        self.capacity: dict[str, int] = {}
+        """By resource, over all nodes that are not lost."""
+        self.jobs: dict[int, Job] = {}
+        self.leases: dict[str, Lease] = {}
+        self.requests: dict[str, Request] = {}
+        self.tree = QueueTree({})
+        self.charged: Charged = self.tree.empty_charges()
+        self.used: list[dict[str, int]] = [{}]
+        """By queue index: resource -> amount over all flavors, all below included."""
+        self.pending: list[int] = [0]
+        """By queue index: jobs that wait, all below included."""
+        self.running: list[int] = [0]
+        """By queue index: jobs that hold a lease, all below included."""
+        self.arrivals: list[Job] = []
+        """Submitted since the last cycle, in order."""
+        self.cancels: list[Job] = []
+        """Cancelled since the last cycle, in order."""
+        self.returned: list[Job] = []
+        """Whose lease ended without success since the last cycle, in order."""
+        self.stranded: list[Lease] = []
+        """Leases with a member on a lost node, in order."""
+        self.began_waiting: list[Job] = []
+        """For the agenda: jobs that began to wait since it last looked."""
+        self.freed = 0
+        """Counts whatever could let a refused job fit: a verdict of an older count is asked again."""
+        self.columns_version = 0
+        """Counts changes of the set of nodes."""
+        self.counts = Counts()
+        self.classes: dict[tuple[object, ...], JobClass] = {}
+        self.asks: dict[tuple[object, ...], Ask] = {}
+        self.charge_keys: dict[tuple[int, str], tuple[tuple[str, Key], ...]] = {}
+        self.agenda: Agenda | None = None
+
+    # --- what a job asks for -----------------------------------------------------------------------------------------
+
+    def class_of(self, spec: JobSpec, submitted_ms: int) -> JobClass:
+        """The class of a job, made if it is the first of its kind."""
+        roles = tuple(_role_key(role) for role in spec.roles)
+        labels = tuple(sorted(spec.labels.items()))
+        key = (spec.queue, spec.user, spec.priority, roles, labels, spec.estimate_ms, spec.wait_limit_ms)
+        key = (*key, spec.max_attempts)
+        found = self.classes.get(key)
+        if found is None:
+            asks = tuple(self.ask_of(role) for role in spec.roles)
+            found = JobClass(len(self.classes), spec, asks, _gang(asks), _facts(spec, submitted_ms))
+            self.classes[key] = found
+        return found
+
+    def ask_of(self, role: Role) -> Ask:
+        """The interned ask of a role."""
+        key = _role_key(role)
+        found = self.asks.get(key)
+        if found is None:
+            found = self.asks[key] = _new_ask(role, self.kinds)
+        return found
+
+    # --- what a queue uses -------------------------------------------------------------------------------------------
+
+    def keys_charged(self, queue: QueueNode, flavor: str) -> tuple[tuple[str, Key], ...]:
+        """(resource, key) pairs to which usage of the flavor by the queue is charged."""
+        found = self.charge_keys.get((queue.index, flavor))
+        if found is None:
+            keys = [(key[1], key) for key in queue.limited if key[0] in (flavor, ANY_FLAVOR)]
+            found = self.charge_keys[(queue.index, flavor)] = tuple(keys)
+        return found
+
+    def is_cloud(self, cluster: str) -> bool:
+        """Whether the cluster is rented."""
+        spec = self.clusters.get(cluster)
+        return spec is not None and spec.site is Site.CLOUD
+
+
+
+def _role_key(role: Role) -> tuple[object, ...]:
+    other = tuple(sorted(role.other.items())) if role.other else ()
+    return (
+        role.name,
+        role.count,
+        role.cpu_milli,
+        role.memory_bytes,
+        role.gpus,
+        role.gpu_milli,
+        role.gpu_models,
+        other,
+    )
+
+
+def _new_ask(role: Role, kinds: KindTable) -> Ask:
+    other = tuple(sorted(role.other.items()))
+    milli = role.gpu_milli if role.gpus else 0
+    resources = {CPU: role.cpu_milli, MEMORY: role.memory_bytes, GPU: role.gpus * milli, **role.other}
+    facts = RoleFacts(
+        name=role.name,
+        count=role.count,
+        cpu_milli=role.cpu_milli,
+        memory_bytes=role.memory_bytes,
+        gpus=role.gpus,
+        gpu_milli=milli,
+        gpu_models=role.gpu_models,
+    )
+    return Ask(
+        role,
+        facts,
+        kinds.amounts(role.cpu_milli, role.memory_bytes, milli, other),
+        role.gpus,
+        frozenset(role.gpu_models),
+        tuple(sorted((name, amount) for name, amount in resources.items() if amount)),
+    )
+
+
+def _gang(asks: tuple[Ask, ...]) -> tuple[tuple[str, int], ...]:
+    total: dict[str, int] = {}
+    for ask in asks:
+        for resource, amount in ask.resources:
+            total[resource] = total.get(resource, 0) + amount * ask.role.count
+    return tuple(sorted(total.items()))
+
+
+def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
+    return JobFacts(
+        id="",
+        name=spec.name,
+        queue=spec.queue,
+        user=spec.user,
+        priority=spec.priority,
+        labels=dict(sorted(spec.labels.items())),
+        members=spec.members,
+        gpus_milli=sum(role.count * role.gpus * role.gpu_milli for role in spec.roles),
+        cpu_milli=sum(role.count * role.cpu_milli for role in spec.roles),
+        memory_bytes=sum(role.count * role.memory_bytes for role in spec.roles),
+        gpu_models=tuple(sorted({model for role in spec.roles for model in role.gpu_models})),
+        submitted_ms=submitted_ms,
+        attempts=0,
+        estimate_ms=spec.estimate_ms,
+        wait_limit_ms=spec.wait_limit_ms,
+    )
