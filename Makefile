@@ -1,0 +1,67 @@
+# Everything happens inside the checkout: the environment in .venv, caches in .cache, results in out.
+#
+#   make run      simulate a company's day and leave its log in out/day.db
+#   make test     every test, as CI runs them
+#   make check    under a minute: format, lint, types, floors, fast tests
+#   make bench    the figures, kept as JSON in out/bench
+#   make setup    the environment alone (the others do it when it is missing)
+#   make lock     write requirements/*.txt anew from pyproject.toml
+
+SHELL := /bin/sh
+PY    := .venv/bin/python
+
+# A Python to build .venv with; unset, the first that is new enough is taken.
+PYTHON ?=
+WORLD  ?= controlplane/simulate/worlds/company-day.yaml
+LOG    ?= out/day.db
+
+# What `make check` leaves out: whatever is slow, starts a server, or measures.
+FAST := not slow and not services and not bench
+
+READY := .venv/.ready
+# An environment holds its own path: a checkout that was moved needs a new one.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+MOVED := moved
+endif
+
+export TIDEGATE_DATA ?= ../shared/data
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: run test check bench setup lock clean moved
+.DEFAULT_GOAL := check
+
+run: setup
+	@mkdir -p $(dir $(LOG))
+	@rm -f $(LOG) $(LOG)-wal $(LOG)-shm $(LOG)-journal
+	@$(PY) -m controlplane.cli simulate $(WORLD) --log $(LOG)
+
+test: setup
+	$(PY) -m pytest -m "not bench" --hypothesis-profile=ci
+
+check: setup
+	$(PY) -m ruff format --check --quiet
+	$(PY) -m ruff check --quiet
+	$(PY) -m mypy --no-error-summary
+	$(PY) -c "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(cache_dir='.cache/imports'))"
+	$(PY) -m pytest -q -m "$(FAST)" --hypothesis-profile=fast
+
+bench: setup
+	@mkdir -p out/bench
+	$(PY) -m pytest tests/benchmarks -m bench -s
+
+setup: $(READY)
+
+$(READY): requirements/dev.txt pyproject.toml $(MOVED)
+	@PYTHON="$(PYTHON)" sh requirements/setup.sh
+
+lock: setup
+	@for set in "runtime" "dev --group dev"; do \
+	  name=$${set%% *}; \
+	  $(PY) -m uv pip compile --quiet pyproject.toml $${set#$$name} --output-file requirements/$$name.txt \
+	    --generate-hashes --universal --python-version 3.11 --no-emit-index-url --no-annotate \
+	    --custom-compile-command "make lock" --cache-dir .cache/uv || exit 3; \
+	done
+
+clean:
+	rm -rf .venv .cache out

@@ -1,0 +1,1 @@
+"""The tests, by question. tests/README.md says where a new one goes."""
