@@ -93,15 +93,15 @@ class Weights:
         return bisect_right(self._ends, draw.below(self._ends[-1]))
 
 
-def interpolate(points: Sequence[tuple[int, int]], at: int) -> int:
+def interpolate(positions: Sequence[int], values: Sequence[int], at: int) -> int:
     """The value of a piecewise linear table at a position, rounded down; constant beyond both ends.
 
-    ``points`` are (position, value) with rising positions.
+    ``positions`` rise strictly and there is one value for each.
     """
-    right = bisect_right(points, at, key=lambda point: point[0])
+    right = bisect_right(positions, at)
     if right == 0:
-        return points[0][1]
-    if right == len(points):
-        return points[-1][1]
-    (left_at, left), (right_at, value) = points[right - 1], points[right]
-    return left + (value - left) * (at - left_at) // (right_at - left_at)
+        return values[0]
+    if right == len(positions):
+        return values[-1]
+    left_at, left = positions[right - 1], values[right - 1]
+    return left + (values[right] - left) * (at - left_at) // (positions[right] - left_at)

@@ -17,9 +17,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from controlplane.domain.quantities import MAX_MEMBERS
-from controlplane.domain.workloads import JobSpec, Role
+from controlplane.domain.workloads import JobSpec
 from controlplane.intake.tables import Row, decode_text, domain_fault, milliseconds, read_bytes, rows, shown
-from controlplane.intake.traces import TraceJob, renamed
+from controlplane.intake.traces import TraceJob, gang, renamed
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 GPUS_PER_NODE = 8
@@ -70,21 +70,6 @@ def parse_jobs(file: str, data: bytes) -> list[TraceJob]:
         except ValidationError as error:
             raise domain_fault(file, row.line, error) from error
     return jobs
-
-
-def gang(gpus: int, gpus_per_node: int, *, cpu_milli: int = 0, memory_bytes: int = 0) -> tuple[Role, ...]:
-    """Whole GPUs as roles: one member up to a node's worth, then full nodes and one member (``rest``) for what is left.
-
-    CPU and memory are per GPU.
-    """
-
-    def member(name: str, count: int, each: int) -> Role:
-        return Role(name=name, count=count, gpus=each, cpu_milli=cpu_milli * each, memory_bytes=memory_bytes * each)
-
-    if gpus <= gpus_per_node:
-        return (member("main", 1, gpus),)
-    full, rest = divmod(gpus, gpus_per_node)
-    return (member("main", full, gpus_per_node), *([member("rest", 1, rest)] if rest else []))
 
 
 def _recorded(file: str, data: bytes) -> Iterator[PhillyRow]:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.quantities import Name
-from controlplane.domain.workloads import JobSpec
+from controlplane.domain.workloads import JobSpec, Role
 
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
@@ -79,3 +79,32 @@ def renamed(spec: JobSpec, name: str) -> JobSpec:
 def gpus_milli(spec: JobSpec) -> int:
     """Milli-GPU that all members of a job ask for together."""
     return sum(role.count * role.gpus * role.gpu_milli for role in spec.roles)
+
+
+def gang(
+    gpus: int,
+    gpus_per_node: int,
+    *,
+    cpu_milli: int = 0,
+    memory_bytes: int = 0,
+    gpu_models: tuple[str, ...] = (),
+) -> tuple[Role, ...]:
+    """Whole GPUs as roles: one member up to a node's worth, then full nodes and one member (``rest``) for what is left.
+
+    CPU and memory are per GPU.
+    """
+
+    def member(name: str, count: int, each: int) -> Role:
+        return Role(
+            name=name,
+            count=count,
+            cpu_milli=cpu_milli * each,
+            memory_bytes=memory_bytes * each,
+            gpus=each,
+            gpu_models=gpu_models,
+        )
+
+    if gpus <= gpus_per_node:
+        return (member("main", 1, gpus),)
+    full, rest = divmod(gpus, gpus_per_node)
+    return (member("main", full, gpus_per_node), *([member("rest", 1, rest)] if rest else []))
