@@ -44,13 +44,31 @@ else
     say "Bringing .venv up to date with requirements/dev.txt."
 fi
 
+# On a terminal, seconds go by while it works.
+watched() {
+    if [ ! -t 2 ]; then "$@"; return; fi
+    "$@" &
+    job=$!
+    seconds=0
+    while kill -0 "$job" 2>/dev/null; do
+        printf '\r  %s s' "$seconds" >&2
+        sleep 1
+        seconds=$((seconds + 1))
+    done
+    printf '\r        \r' >&2
+    wait "$job"
+}
+
 pip() { .venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check --no-compile "$@"; }
 
-pip --require-hashes --only-binary :all: -r requirements/dev.txt || {
+watched pip --require-hashes --only-binary :all: -r requirements/dev.txt || {
     say "The packages of requirements/dev.txt could not be installed (the reason stands above);" \
         "check the network or pip's settings for a mirror, then run make setup again."
     exit 3
 }
 # The build backend is one of the pinned packages, so nothing more is fetched.
-pip --no-deps --no-build-isolation --editable . || exit 3
+pip --no-deps --no-build-isolation --editable . || {
+    say "The project itself could not be installed (the reason stands above)."
+    exit 3
+}
 printf '%s' "$here" >"$stamp"
