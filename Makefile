@@ -28,23 +28,34 @@ export TIDEGATE_DATA ?= ../shared/data
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check bench setup lock clean moved
+.PHONY: run test check check-format check-lint check-types check-floors check-tests bench setup lock clean moved
 .DEFAULT_GOAL := check
 
 run: setup
 	@mkdir -p $(dir $(LOG))
 	@rm -f $(LOG) $(LOG)-wal $(LOG)-shm $(LOG)-journal
-	@$(PY) -m controlplane.cli simulate $(WORLD) --log $(LOG)
+	@.venv/bin/tidegate simulate $(WORLD) --log $(LOG)
 
 test: setup
 	$(PY) -m pytest -m "not bench" --hypothesis-profile=ci
 
-check: setup
-	$(PY) -m ruff format --check --quiet
-	$(PY) -m ruff check --quiet
-	$(PY) -m mypy --no-error-summary
-	$(PY) -c "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(cache_dir='.cache/imports'))"
-	$(PY) -m pytest -q -m "$(FAST)" --hypothesis-profile=fast
+# Parts of their own, so that `make -k check` names every fault at once.
+check: check-format check-lint check-types check-floors check-tests
+
+check-format: setup
+	@$(PY) -m ruff format --check --quiet
+
+check-lint: setup
+	@$(PY) -m ruff check --quiet
+
+check-types: setup
+	@$(PY) -m mypy --no-error-summary
+
+check-floors: setup
+	@.venv/bin/lint-imports --no-logo --cache-dir .cache/imports
+
+check-tests: setup
+	@$(PY) -m pytest -q -m "$(FAST)" --hypothesis-profile=fast
 
 bench: setup
 	@mkdir -p out/bench
