@@ -1,0 +1,38 @@
+"""Finds adapters by name and makes agents: what a composition root calls.
+
+Adapters are entry points of the group ``tidegate.adapters``, so that a third party ships one as a package and nothing
+here is edited. It may not name an adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+from controlplane.domain.clusters import ClusterSpec
+from federation.agent import Agent
+from federation.port import Adapter, BadConfig
+
+GROUP = "tidegate.adapters"
+
+
+def open_adapter(spec: ClusterSpec, config: Mapping[str, object]) -> Adapter:
+    """The adapter that a cluster names. ``config`` is the adapter's own section.
+
+    Raises :class:`~federation.port.BadConfig` if there is no such adapter or its settings are wrong.
+    """
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    point = found.get(spec.adapter)
+    if point is None:
+        known = ", ".join(sorted(found)) or "none"
+        raise BadConfig(
+            f"cluster {spec.name!r}: no adapter {spec.adapter!r} is installed (installed: {known}); "
+            f"install the package that has it, or correct the name"
+        )
+    adapter: Adapter = point.load()(spec, config)
+    return adapter
+
+
+def open_agent(spec: ClusterSpec, config: Mapping[str, object], *, replaying: bool = False) -> Agent:
+    """An agent for a cluster, with its adapter. Raises :class:`~federation.port.BadConfig`."""
+    return Agent(open_adapter(spec, config), spec.name, replaying=replaying)

@@ -1,0 +1,275 @@
+"""The leases of one cluster, as the agent knows them: what the plane wants, what the cluster shows, what to do.
+
+Deliveries and views only change a record and mark it; :meth:`LeaseBook.act` asks the table about the marked ones and
+carries out what it says. Cost follows what changed. It may not decide anything that the table does not say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from controlplane.domain.events import LeaseGranted, LeaseObserved, LeasePhase
+from federation.port import Adapter, AdapterError, ClusterView, Refused, SeenLease, SeenPhase, TryAgain, WantedLease
+from federation.reconcile import Act, Action, Wanted, reconcile
+from federation.reports import RETRY_MAX_MS, Alarms, Reports, retry_delay_ms
+
+TERMINAL = frozenset({LeasePhase.FINISHED, LeasePhase.FAILED, LeasePhase.LOST, LeasePhase.REFUSED, LeasePhase.ENDED})
+LAUNCH_TRIES = 12
+"""Failures in a row after which a launch is given up and reported as refused: about seven minutes of growing delay, so
+that the plane can place the job elsewhere instead of waiting for a cluster that does not come back."""
+DETAIL_CHARACTERS = 1_024
+"""What ``LeaseObserved.detail`` holds; longer texts from a cluster are cut."""
+
+_REPORTED = {
+    phase: LeasePhase(phase.value) for phase in SeenPhase if phase.value in {item.value for item in LeasePhase}
+}
+
+
+@dataclass(slots=True)
+class LeaseRecord:
+    """One lease: the row (``phase``) and the column (``seen``) of the table, and what is needed to act and report."""
+
+    lease: str
+    phase: Wanted
+    seen: SeenPhase = SeenPhase.ABSENT
+    wanted: WantedLease | None = None
+    is_ours: bool = False
+    """Granted here or seen here. A revocation alone does not say that the lease was ever in this cluster."""
+    position: int = 0
+    exit_code: int | None = None
+    detail: str = ""
+    reported: LeasePhase | None = None
+    complaint: str = ""
+    tries: int = 0
+    is_doubtful: bool = False
+    """A launch failed in a way that does not say whether it worked."""
+
+
+class LeaseBook:
+    """All leases that the agent has to do with."""
+
+    def __init__(self, adapter: Adapter, reports: Reports, grace_ms: int) -> None:
+        self._adapter = adapter
+        self._reports = reports
+        self._grace_ms = grace_ms
+        self._records: dict[str, LeaseRecord] = {}
+        self._marked: dict[str, LeaseRecord] = {}
+        self._settled: dict[str, int] = {}
+        """Leases that are over, in the log and forgotten -> last position heard about them: never launched again."""
+        self._alarms = Alarms()
+
+    # --- what the plane says -----------------------------------------------------------------------------------------
+
+    def grant(self, position: int, event: LeaseGranted) -> None:
+        """The plane wants a lease, unless it is known to be revoked, launched or over."""
+        lease = event.lease
+        if lease in self._settled:
+            return
+        record = self._records.get(lease)
+        if record is None:
+            record = self._records[lease] = LeaseRecord(lease, Wanted.WANTED)
+        elif record.phase is Wanted.ORPHAN:
+            record.phase = Wanted.WANTED
+            record.reported = None
+        if record.wanted is None:
+            record.wanted = WantedLease(lease, event.job, event.attempt, event.cluster, event.members)
+            record.is_ours = True
+            self._mark(record)
+        record.position = max(record.position, position)
+
+    def revoke(self, position: int, lease: str) -> None:
+        """The plane no longer wants a lease; wins over a grant whichever arrives first."""
+        if lease in self._settled:
+            return
+        record = self._records.get(lease)
+        if record is None:
+            record = self._records[lease] = LeaseRecord(lease, Wanted.UNWANTED)
+        elif record.phase in (Wanted.WANTED, Wanted.HELD, Wanted.ORPHAN):
+            record.phase = Wanted.UNWANTED
+            self._mark(record)
+        record.position = max(record.position, position)
+
+    def recorded(self, lease: str, phase: LeasePhase) -> None:
+        """A report about this lease is in the log: what it says need not be found out or reported again."""
+        if lease in self._settled:
+            return
+        record = self._records.get(lease)
+        if record is None:
+            record = self._records[lease] = LeaseRecord(lease, Wanted.ORPHAN)
+        if phase in TERMINAL:
+            if record.phase is not Wanted.SETTLED:
+                record.phase = Wanted.SETTLED
+                self._mark(record, ours=True)
+        elif record.phase is Wanted.WANTED or (record.phase is Wanted.ORPHAN and not record.is_ours):
+            # After a restart: the log says that it was launched, so its absence means that it was lost.
+            record.phase = Wanted.HELD
+            record.reported = record.reported or phase
+            self._mark(record, ours=True)
+
+    def settle(self, position: int) -> None:
+        """Nothing at or below this position is delivered again: drop what only guards against repeats."""
+        while self._settled:
+            lease = next(iter(self._settled))
+            if self._settled[lease] > position:
+                return
+            del self._settled[lease]
+
+    # --- what the cluster shows --------------------------------------------------------------------------------------
+
+    def see(self, view: ClusterView) -> None:
+        """Take over a view."""
+        for seen in view.leases:
+            self._see(seen)
+        if view.is_full:
+            listed = {seen.lease for seen in view.leases}
+            for record in self._records.values():
+                if record.seen is not SeenPhase.ABSENT and record.lease not in listed:
+                    self._see(SeenLease(record.lease, SeenPhase.ABSENT))
+
+    def _see(self, seen: SeenLease) -> None:
+        record = self._records.get(seen.lease)
+        if record is None:
+            if seen.phase is SeenPhase.ABSENT:
+                return
+            phase = Wanted.SETTLED if seen.lease in self._settled else Wanted.ORPHAN
+            record = self._records[seen.lease] = LeaseRecord(seen.lease, phase)
+        changed = record.seen is not seen.phase or not record.is_ours
+        record.seen, record.exit_code, record.detail = seen.phase, seen.exit_code, seen.detail
+        if changed or record.reported is None:
+            self._mark(record, ours=True)
+
+    def _mark(self, record: LeaseRecord, ours: bool = False) -> None:
+        record.is_ours = record.is_ours or ours
+        if record.tries:
+            record.tries = 0
+            self._alarms.clear(record.lease)
+        if record.is_ours:
+            self._marked[record.lease] = record
+
+    # --- acting ------------------------------------------------------------------------------------------------------
+
+    def act(self, now_ms: int) -> None:
+        """Reconcile what changed or is due again, and carry it out."""
+        for lease in self._alarms.due(now_ms):
+            if lease in self._records:
+                self._marked[lease] = self._records[lease]
+        if not self._marked:
+            return
+        marked, self._marked = self._marked, {}
+        wanted = {lease: record.phase for lease, record in marked.items()}
+        observed = {lease: record.seen for lease, record in marked.items()}
+        for action in reconcile(wanted, observed):
+            self._carry_out(action, marked[action.lease], now_ms)
+
+    def next_ms(self) -> int | None:
+        """When something is due again."""
+        return self._alarms.next_ms()
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether something has changed since the last :meth:`act`."""
+        return bool(self._marked)
+
+    def _carry_out(self, action: Action, record: LeaseRecord, now_ms: int) -> None:
+        match action.act:
+            case Act.LAUNCH:
+                self._launch(record, now_ms)
+            case Act.END:
+                self._end(record, now_ms)
+            case Act.ADOPT:
+                record.phase = Wanted.HELD
+            case Act.REPORT:
+                self._report(record, _REPORTED[record.seen], now_ms)
+            case Act.REPORT_LOST:
+                absent = record.seen is SeenPhase.ABSENT
+                record.detail = "the cluster no longer has it" if absent else "stopped in the cluster, not by the plane"
+                self._report(record, LeasePhase.LOST, now_ms)
+            case Act.REPORT_ENDED:
+                # A launch that failed may have worked all the same: make sure before saying that it is over.
+                if not record.is_doubtful or self._end(record, now_ms):
+                    self._report(record, LeasePhase.ENDED, now_ms)
+            case Act.FORGET:
+                self._forget(record, now_ms)
+            case _:
+                assert_never(action.act)
+
+    def _launch(self, record: LeaseRecord, now_ms: int) -> None:
+        assert record.wanted is not None, f"{record.lease}: only a grant makes a lease wanted"
+        try:
+            self._adapter.launch(record.wanted, now_ms)
+        except Refused as error:
+            self._give_up(record, str(error), now_ms)
+        except AdapterError as error:
+            if record.tries + 1 >= LAUNCH_TRIES:
+                self._give_up(record, f"given up after {LAUNCH_TRIES} tries: {error}", now_ms)
+            else:
+                record.is_doubtful = True
+                self._try_again(record, error, LeasePhase.LAUNCHING, now_ms)
+        else:
+            record.is_doubtful = False
+            record.phase = Wanted.HELD
+            record.seen = SeenPhase.LAUNCHING
+            record.tries = 0
+
+    def _give_up(self, record: LeaseRecord, why: str, now_ms: int) -> None:
+        record.seen = SeenPhase.REFUSED
+        record.detail = why
+        self._report(record, LeasePhase.REFUSED, now_ms)
+
+    def _end(self, record: LeaseRecord, now_ms: int) -> bool:
+        try:
+            self._adapter.end(record.lease, self._grace_ms, now_ms)
+        except AdapterError as error:
+            self._try_again(record, error, record.reported or LeasePhase.RUNNING, now_ms)
+            return False
+        # A cluster that forgot the request is asked once more when the grace is long over.
+        if record.seen is not SeenPhase.ABSENT:
+            record.tries += 1
+            self._alarms.set(record.lease, now_ms + self._grace_ms + RETRY_MAX_MS)
+        return True
+
+    def _try_again(self, record: LeaseRecord, error: AdapterError, phase: LeasePhase, now_ms: int) -> None:
+        record.tries += 1
+        if isinstance(error, TryAgain):
+            self._alarms.set(record.lease, now_ms + retry_delay_ms(record.tries))
+            return
+        self._alarms.set(record.lease, now_ms + RETRY_MAX_MS)
+        complaint = f"a person must act: {error}"
+        if complaint != record.complaint and record.phase is not Wanted.SETTLED and phase not in TERMINAL:
+            record.complaint = complaint
+            self._say(record, phase, None, complaint, now_ms)
+
+    def _forget(self, record: LeaseRecord, now_ms: int) -> None:
+        try:
+            self._adapter.forget(record.lease, now_ms)
+        except AdapterError:
+            record.tries += 1
+            self._alarms.set(record.lease, now_ms + retry_delay_ms(record.tries))
+            return
+        self._alarms.clear(record.lease)
+        del self._records[record.lease]
+        self._settled[record.lease] = record.position
+
+    def _report(self, record: LeaseRecord, phase: LeasePhase, now_ms: int) -> None:
+        if record.reported is phase:
+            return
+        record.reported = phase
+        if phase in TERMINAL and record.phase is not Wanted.ORPHAN:
+            record.phase = Wanted.OVER
+            self._alarms.clear(record.lease)
+        detail = record.detail
+        if record.phase is Wanted.ORPHAN:
+            detail = "unknown to the plane; it is ended" if phase not in TERMINAL else "was unknown to the plane"
+        self._say(record, phase, record.exit_code, detail, now_ms)
+
+    def _say(self, record: LeaseRecord, phase: LeasePhase, exit_code: int | None, detail: str, now_ms: int) -> None:
+        event = LeaseObserved(
+            cluster=self._adapter.cluster,
+            lease=record.lease,
+            phase=phase,
+            observed_ms=now_ms,
+            exit_code=exit_code,
+            detail=detail[:DETAIL_CHARACTERS],
+        )
+        self._reports.add(("lease", record.lease), event)

@@ -1,0 +1,39 @@
+"""Between the port's words and those of the simulated cluster. Pure: no state, no cluster."""
+
+from __future__ import annotations
+
+from federation.port import ClusterView, SeenCapacity, SeenCapacityPhase, SeenLease, SeenNode, WantedLease
+from federation.simulated.client import Changes, Gang, GangRecord, NodeRecord
+from federation.simulated.provider import Order
+
+
+def gang_of(lease: WantedLease) -> Gang:
+    """A lease as the gang to launch; it bears the name of the lease, which makes a repeat harmless."""
+    return Gang(lease.lease, lease.job, tuple((member.node, member.gpus) for member in lease.members))
+
+
+def seen_lease(record: GangRecord) -> SeenLease:
+    """A gang as a lease in a view."""
+    return SeenLease(record.name, record.phase, record.exit_code, record.detail)
+
+
+def seen_node(record: NodeRecord) -> SeenNode:
+    """A node in a view."""
+    return SeenNode(record.name, record.state, record.shape, record.flavor, record.labels, record.request)
+
+
+def seen_capacity(order: Order, charged_micro_usd: int) -> SeenCapacity:
+    """An order in a view. The charge is shown when it is final."""
+    final = charged_micro_usd if order.phase is SeenCapacityPhase.RELEASED else 0
+    return SeenCapacity(order.request, order.phase, order.deadline_ms, order.names, final, order.detail)
+
+
+def view_of(changes: Changes, charges: dict[str, int]) -> ClusterView:
+    """What a look at the cluster gave, as a view. ``charges``: by request, up to now."""
+    return ClusterView(
+        changes.mark,
+        changes.is_full,
+        tuple(map(seen_lease, changes.gangs)),
+        tuple(map(seen_node, changes.nodes)),
+        tuple(seen_capacity(order, charges[order.request]) for order in changes.orders),
+    )
