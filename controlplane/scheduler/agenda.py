@@ -16,11 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from controlplane.domain.clusters import NodeState
+from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import JobFacts, QueueFacts
 from controlplane.scheduler.needs import Column, Need
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Ask, Job, JobClass, Node, Phase, State
+from controlplane.scheduler.verdicts import Refusal
 
 Order = tuple[int, ...]
 _WAITS = (Phase.SUBMITTED, Phase.WAITING)
@@ -50,6 +52,8 @@ class Group:
     """Entries before it are dead."""
     refused_at: int = -1
     """``State.freed`` when the head was last refused."""
+    refusal: Refusal | None = None
+    """The verdict of that time."""
 
     def live(self) -> Iterator[Entry]:
         """Entries of jobs that wait, in order."""
@@ -87,6 +91,10 @@ class Agenda:
         )
         self._order_is_shared = not _per_job(rules.job_order_reads)
         self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
+        self.outlooks: dict[tuple[Need, ...], Reason] = {}
+        """Why a gang does not fit, for the present set of nodes."""
+        self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
+        """(needs, cluster, offer) -> nodes that hold the gang."""
         self._columns_version = -1
         self.names: list[str] = []
         self.rows: dict[str, int] = {}
@@ -102,6 +110,7 @@ class Agenda:
             return
         self._columns_version = state.columns_version
         self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
+        self.outlooks.clear()
         self.names = [node.name for node in self.nodes]
         self.rows = {name: row for row, name in enumerate(self.names)}
         self.column = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
@@ -139,6 +148,13 @@ class Agenda:
             if limit is not None:
                 insort(self.expiries, (job.submitted_ms + limit, job.id))
         state.began_waiting = []
+
+    def group_of(self, state: State, job: Job) -> Group | None:
+        """The group in which a job waits."""
+        queue = state.tree.by_name.get(job.cls.spec.queue)
+        if queue is None:
+            return None
+        return self.groups[queue.index].get(job.cls.index if self._eligibility_is_shared else -job.id)
 
     def _group(self, queue: QueueNode, job: Job) -> Group:
         groups = self.groups[queue.index]

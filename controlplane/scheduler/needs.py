@@ -96,7 +96,8 @@ class Need:
         self, job: int, rows: list[int], column: Column, names: list[str]
     ) -> tuple[int, tuple[int, ...]]:
         """For rules that look at single candidates: the best (row, GPUs) among feasible rows, the first on a tie."""
-        best, best_row, best_gpus = INFEASIBLE, -1, ()
+        best, best_row = INFEASIBLE, -1
+        best_gpus: tuple[int, ...] = ()
         for row in rows:
             kind = self._kinds.kinds[int(column[row])]
             for gpus in gpu_candidates(self.ask, kind):

@@ -267,8 +267,8 @@ class State:
         """The class of a job, made if it is the first of its kind."""
         roles = tuple(_role_key(role) for role in spec.roles)
         labels = tuple(sorted(spec.labels.items()))
-        key = (spec.queue, spec.user, spec.priority, roles, labels, spec.estimate_ms, spec.wait_limit_ms)
-        key = (*key, spec.max_attempts)
+        limits = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts)
+        key = (spec.queue, spec.user, spec.priority, roles, labels, *limits)
         found = self.classes.get(key)
         if found is None:
             asks = tuple(self.ask_of(role) for role in spec.roles)

@@ -1,0 +1,478 @@
+"""One cycle of the scheduler: ``decide(state, rules) -> decisions``.
+
+The mapping is from (state at a tick, rules) to a list of decided events, and to nothing else: the state is left as it
+was, and folding the decisions is what changes it. The cycle is a numbered procedure:
+
+1. What the clock and the agents ended: cancelled, returned and stranded work, rent past its deadline.
+2. Admission of new submissions.
+3. Shares in the queue tree; the order of jobs in their queues.
+4. Repeatedly the next queue and its next job, by the ordering rules, ending in the id: first the jobs for which rented
+   nodes have arrived, then everybody.
+5. For that job: quota, then packing of the whole gang on a draft, wherever the scoring rules rank first.
+8. Burst: offers for what still waits; rent that stands idle is given back.
+9. Jobs that give up waiting; what waits, and why; the cycle's own record with the digest over its decisions.
+
+(6, preemption and reclaim, and 7, reservation and backfill, take their places between 5 and 8.)
+
+Where this departs from the picture: a job whose group was refused is not asked again until something was freed, so a
+rule about ``now`` in ``scoring`` or ``eligibility`` is not re-asked by the passing of time alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.domain.codec import encode
+from controlplane.domain.events import (
+    CapacityReleased,
+    CycleDecided,
+    Event,
+    JobEnded,
+    JobRefused,
+    JobRequeued,
+    JobsWaiting,
+    LeaseGranted,
+    LeaseRevoked,
+    Member,
+    Tally,
+)
+from controlplane.domain.ids import JobId, lease_id
+from controlplane.domain.reasons import Reason
+from controlplane.domain.version import CORE
+from controlplane.scheduler.agenda import Agenda, Group, Order, agenda_for
+from controlplane.scheduler.burst import Burst
+from controlplane.scheduler.draft import Draft, DraftSeat
+from controlplane.scheduler.needs import Need, tally
+from controlplane.scheduler.outlook import Outlook
+from controlplane.scheduler.packing import Mask, Packer
+from controlplane.scheduler.quota import QueueNode, available
+from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.state import Job, Phase, RequestPhase, State
+from controlplane.scheduler.verdicts import Refusal, Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decided event and its canonical bytes."""
+
+    event: Event
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What one cycle decided, in order; the last is its :class:`CycleDecided`."""
+
+    decisions: tuple[Decision, ...]
+    watch: Watch | None = None
+
+
+def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
+    """Run one cycle. ``watched_job`` asks for an account of everything that was tried for one job."""
+    cycle = _Cycle(state, rules, Watch(watched_job) if watched_job is not None else None)
+    cycle.end_what_ended()
+    cycle.admit()
+    cycle.refresh()
+    cycle.place()
+    cycle.burst()
+    cycle.release_rent()
+    cycle.give_up()
+    cycle.record_waiting()
+    return Cycle(cycle.close(), cycle.watch)
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A queue's place in one cycle: its groups that have not been refused yet, best first."""
+
+    heap: list[tuple[Order, int, int, Group]] = field(default_factory=list)
+
+
+class _Cycle:
+    def __init__(self, state: State, rules: Rules, watch: Watch | None) -> None:
+        self._state = state
+        self._rules = rules
+        self.watch = watch
+        self._agenda: Agenda = agenda_for(state, rules)
+        self._agenda.refresh_nodes(state)
+        self._draft = Draft(state, self._agenda)
+        self._packer = Packer(state, self._agenda, self._draft)
+        self._outlook = Outlook(state, self._agenda)
+        self._decisions: list[Decision] = []
+        self._digest = hashlib.sha256()
+        self._refused: list[tuple[Group, Refusal]] = []
+        self._orders: list[Order | None] = [None for _ in state.tree.nodes]
+        self._turns: dict[int, _Turn] = {}
+        self._active = [0 for _ in state.tree.nodes]
+        self._by_needs: dict[tuple[Need, ...], Refusal] = {}
+
+    def _emit(self, event: Event) -> None:
+        payload = encode(event)
+        self._digest.update(event.TYPE.encode() + b"\x00" + payload + b"\n")
+        self._decisions.append(Decision(event, payload))
+
+    # --- 1 -----------------------------------------------------------------------------------------------------------
+
+    def end_what_ended(self) -> None:
+        """Cancelled, returned and stranded work, and rent past its deadline."""
+        state = self._state
+        for job in state.returned:
+            self._settle_returned(job)
+        for job in state.cancels:
+            self._cancel(job)
+        for lease in state.stranded:
+            if lease.id in state.leases and lease.revoked is None:
+                self._emit(LeaseRevoked(lease=lease.id, cause="node-lost"))
+        self._end_overdue()
+
+    def _settle_returned(self, job: Job) -> None:
+        if job.id not in self._state.jobs or job.phase is not Phase.RETURNED:
+            return
+        if job.is_cancelled:
+            self._emit(JobEnded(job=job.id, outcome="cancelled"))
+        elif job.attempts >= job.cls.spec.max_attempts:
+            self._emit(JobEnded(job=job.id, outcome="failed"))
+        else:
+            self._emit(JobRequeued(job=job.id, cause=job.cause))
+
+    def _cancel(self, job: Job) -> None:
+        if job.id not in self._state.jobs or job.phase is Phase.RETURNED:
+            return
+        if job.lease is not None:
+            if self._state.leases[job.lease].revoked is None:
+                self._emit(LeaseRevoked(lease=job.lease, cause="cancelled"))
+            return
+        self._emit(JobEnded(job=job.id, outcome="cancelled"))
+        self._draft.leave(self._queue(job), job, False)
+
+    def _end_overdue(self) -> None:
+        state = self._state
+        overdue = [r.id for r in state.requests.values() if r.deadline_ms <= state.now_ms]
+        for name in overdue:
+            for lease in state.leases.values():
+                if name in lease.requests and lease.revoked is None:
+                    self._emit(LeaseRevoked(lease=lease.id, cause="deadline"))
+
+    # --- 2 -----------------------------------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Turn away what must not enter; everything else waits."""
+        for job in self._state.arrivals:
+            if job.id in self._draft.gone or job.phase is not Phase.SUBMITTED:
+                continue
+            refusal = self._admission(job)
+            if refusal is not None:
+                reason, detail, rule = refusal
+                self._emit(JobRefused(job=job.id, reason=int(reason), detail=detail, rule=rule))
+                self._draft.leave(self._queue(job), job, False)
+
+    def _admission(self, job: Job) -> tuple[Reason, str, str | None] | None:
+        name = job.cls.spec.queue
+        queue = self._state.tree.by_name.get(name)
+        if queue is None:
+            return Reason.UNKNOWN_QUEUE, f"there is no queue {name!r}", None
+        if queue.children:
+            return Reason.UNKNOWN_QUEUE, f"{name!r} is a cohort; jobs go to a queue below it", None
+        answer = self._rules.admission(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
+        if answer.fault is not None:
+            self._agenda.faults[answer.fault] = None
+            return Reason.RULE_FAILED, answer.fault, answer.rule
+        if answer.value is not None:
+            return Reason.REFUSED_BY_POLICY, answer.value, answer.rule
+        return None
+
+    def _queue(self, job: Job) -> QueueNode:
+        return self._state.tree.by_name.get(job.cls.spec.queue, self._state.tree.root)
+
+    # --- 3 -----------------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Order the jobs that began to wait, and line up every queue that has work."""
+        facts = [self._draft.queue_facts(node, 0) if not node.children else None for node in self._state.tree.nodes]
+        self._agenda.refresh_jobs(self._state, facts)
+        for node in self._state.tree.nodes:
+            groups = self._agenda.groups[node.index]
+            turn = _Turn()
+            for key in [key for key, group in groups.items() if group.head() is None]:
+                del groups[key]
+            for group in groups.values():
+                self._line_up(turn, group)
+            if turn.heap:
+                self._turns[node.index] = turn
+                for up in node.path:
+                    self._active[up.index] += 1
+
+    def _line_up(self, turn: _Turn, group: Group) -> None:
+        head = next((entry for entry in group.live() if entry.id not in self._draft.gone), None)
+        if head is not None:
+            heapq.heappush(turn.heap, (head.order, head.id, head.turn, group))
+
+    # --- 4 -----------------------------------------------------------------------------------------------------------
+
+    def place(self) -> None:
+        """Place all that can be placed, in the order of the rules."""
+        for request in self._state.requests.values():
+            if request.is_held and request.phase is RequestPhase.PROVIDED:
+                self._place_on_rent(request.held_for, request.id)
+        while (queue := self._next_queue()) is not None:
+            self._take_turn(queue, self._turns[queue.index])
+
+    def _place_on_rent(self, id_: int, request: str) -> None:
+        job = self._state.jobs.get(id_)
+        if job is None or job.lease is not None or job.id in self._draft.gone or job.phase is Phase.RETURNED:
+            return
+        queue = self._queue(job)
+        rows = [node.request == request for node in self._agenda.nodes]
+        mask = np.fromiter(rows, dtype=np.bool_, count=len(rows))
+        if not queue.is_held and self._quota_refusal(job, queue) is None:
+            self._grant_if_it_fits(job, queue, self._agenda.needs_of(self._state, job), mask)
+
+    def _next_queue(self) -> QueueNode | None:
+        node = self._state.tree.root
+        while node.children:
+            best: tuple[Order, str, QueueNode] | None = None
+            for child in node.children:
+                if self._active[child.index] == 0:
+                    continue
+                order = self._order(child)
+                if best is None or (order, child.name) < best[:2]:
+                    best = (order, child.name, child)
+            if best is None:
+                return None
+            node = best[2]
+        return node if self._active[node.index] else None
+
+    def _order(self, queue: QueueNode) -> Order:
+        order = self._orders[queue.index]
+        if order is None:
+            answer = self._rules.queue_order(self._draft.queue_facts(queue, self._oldest(queue)), self._state.now_ms)
+            if answer.fault is not None:
+                self._agenda.faults[answer.fault] = None
+            order = self._orders[queue.index] = tuple(answer.value)
+        return order
+
+    def _oldest(self, queue: QueueNode) -> int:
+        if "queue.oldest_ms" not in self._rules.queue_order_reads:
+            return 0
+        below = [node for node in self._state.tree.nodes if queue in node.path]
+        heads = [group.head() for node in below for group in self._agenda.groups[node.index].values()]
+        return min((head.job.submitted_ms for head in heads if head is not None), default=0)
+
+    def _take_turn(self, queue: QueueNode, turn: _Turn) -> None:
+        _, id_, _, group = turn.heap[0]
+        job = self._state.jobs[id_]
+        if job.id in self._draft.gone:
+            heapq.heappop(turn.heap)
+            self._line_up(turn, group)
+        else:
+            refusal = self._try(job, queue, group)
+            heapq.heappop(turn.heap)
+            if refusal is None:
+                self._line_up(turn, group)
+                for node in queue.path:
+                    self._orders[node.index] = None
+            else:
+                self._refused.append((group, refusal))
+        if not turn.heap:
+            for node in queue.path:
+                self._active[node.index] -= 1
+
+    # --- 5 -----------------------------------------------------------------------------------------------------------
+
+    def _try(self, job: Job, queue: QueueNode, group: Group) -> Refusal | None:
+        """Place one job, or say why not; the verdict stands for its whole group until something is freed."""
+        if group.refused_at == self._state.freed and group.refusal is not None and not self._is_watched(job):
+            return group.refusal
+        refusal = self._refusal(job, queue)
+        if refusal is not None:
+            group.refused_at, group.refusal = self._state.freed, refusal
+        return refusal
+
+    def _is_watched(self, job: Job) -> bool:
+        return self.watch is not None and job.cls is self._watched_class()
+
+    def _watched_class(self) -> object:
+        assert self.watch is not None
+        job = self._state.jobs.get(self.watch.job)
+        return job.cls if job is not None else None
+
+    def _refusal(self, job: Job, queue: QueueNode) -> Refusal | None:
+        if queue.is_held:
+            return Refusal(Reason.QUEUE_HELD)
+        over_quota = self._quota_refusal(job, queue)
+        if over_quota is not None:
+            return over_quota
+        needs = self._agenda.needs_of(self._state, job)
+        is_flavored = any(key[0] != "any" for key in queue.limited)
+        mask = self._mask(job)
+        if mask is None and not is_flavored and needs in self._by_needs and not self._is_watched(job):
+            return self._by_needs[needs]
+        if self._grant_if_it_fits(job, queue, needs, mask):
+            return None
+        refusal = Refusal(self._outlook.reason(needs, job.cls.resources))
+        if mask is None and not is_flavored:
+            self._by_needs[needs] = refusal
+        return refusal
+
+    def _quota_refusal(self, job: Job, queue: QueueNode) -> Refusal | None:
+        asked = dict(job.cls.resources)
+        for key in queue.limited:
+            if key[0] != "any" or key[1] not in asked:
+                continue
+            if queue.cells[key].potential < asked[key[1]]:
+                short = asked[key[1]] - queue.cells[key].potential
+                return Refusal(Reason.EXCEEDS_QUOTA_CEILING, {key[1]: short})
+            left = available(queue, key, self._draft.charged)
+            if left < asked[key[1]]:
+                return Refusal(Reason.QUOTA, {key[1]: asked[key[1]] - left})
+        return None
+
+    def _mask(self, job: Job) -> Mask | None:
+        """Rows that the job may use: not those rented for another job, nor those that end before it would."""
+        if not self._state.requests:
+            return None
+        until = self._state.now_ms + (job.cls.spec.estimate_ms or 0)
+        closed: list[int] = []
+        for row, node in enumerate(self._agenda.nodes):
+            if node.request is None:
+                continue
+            request = self._state.requests.get(node.request)
+            is_open = request is not None and not request.is_held and request.phase is RequestPhase.PROVIDED
+            if request is None or not is_open or request.deadline_ms < until:
+                closed.append(row)
+        if not closed:
+            return None
+        mask = np.ones(len(self._agenda.nodes), dtype=np.bool_)
+        mask[closed] = False
+        return mask
+
+    def _grant_if_it_fits(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None) -> bool:
+        seats = self._packer.place(job.id, needs, queue, mask)
+        if seats is None:
+            return False
+        self._draft.leave(queue, job, True)
+        self._emit(self._lease(job, seats))
+        return True
+
+    def _lease(self, job: Job, seats: list[DraftSeat]) -> LeaseGranted:
+        nodes, names = self._agenda.nodes, self._agenda.names
+        attempt = job.attempts + 1
+        if len(job.cls.asks) > 1:
+            order = {ask.role.name: at for at, ask in enumerate(job.cls.asks)}
+            seats = sorted(seats, key=lambda seat: (order[seat.need.ask.role.name], seat.ordinal))
+        first = seats[0]
+        return LeaseGranted(
+            lease=lease_id(JobId(job.id), attempt),
+            job=job.id,
+            attempt=attempt,
+            cluster=nodes[first.row].build.cluster,
+            members=tuple(
+                Member(role=seat.need.ask.role.name, ordinal=seat.ordinal, node=names[seat.row], gpus=seat.gpus)
+                for seat in seats
+            ),
+            rule=first.need.rule(first.kind_before),
+        )
+
+    # --- 8 -----------------------------------------------------------------------------------------------------------
+
+    def burst(self) -> None:
+        """Ask offers for what still waits."""
+        burst = Burst(self._state, self._rules, self._agenda, self._draft, self.watch, len(self._decisions))
+        if not burst.has_offers():
+            return
+        self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]
+        for event in burst.requested:
+            self._emit(event)
+
+    def release_rent(self) -> None:
+        """Give back what stands idle and what is past its deadline."""
+        state = self._state
+        busy = self._draft.rent_in_use(self._agenda)
+        for request in state.requests.values():
+            if request.phase is RequestPhase.RELEASING:
+                continue
+            idle_ms = state.clusters[request.cluster].idle_release_ms
+            is_idle = request.phase is RequestPhase.PROVIDED and request.leases == 0 and request.id not in busy
+            if request.deadline_ms <= state.now_ms:
+                self._emit(CapacityReleased(request=request.id, cluster=request.cluster, cause="deadline"))
+            elif is_idle and request.idle_since_ms + idle_ms <= state.now_ms:
+                self._emit(CapacityReleased(request=request.id, cluster=request.cluster, cause="idle"))
+            elif request.phase is RequestPhase.ASKED and request.held_for not in state.jobs:
+                self._emit(CapacityReleased(request=request.id, cluster=request.cluster, cause="job-gone"))
+
+    # --- 9 -----------------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """End the jobs whose time to wait is over. Each had its last try in this very cycle."""
+        agenda, state = self._agenda, self._state
+        due = 0
+        while due < len(agenda.expiries) and agenda.expiries[due][0] <= state.now_ms:
+            due += 1
+        kept: list[tuple[int, int]] = []
+        reasons: dict[Group, Refusal] | None = None
+        for expiry, id_ in agenda.expiries[:due]:
+            job = state.jobs.get(id_)
+            if job is None or job.phase not in (Phase.SUBMITTED, Phase.WAITING):
+                continue
+            kept.append((expiry, id_))
+            if id_ in self._draft.gone:
+                continue
+            if reasons is None:
+                reasons = dict(self._refused)
+            group = agenda.group_of(state, job)
+            refusal = reasons.get(group) if group is not None else None
+            self._emit(JobEnded(job=id_, outcome="expired", reason=int(refusal.reason) if refusal else None))
+            self._draft.leave(self._queue(job), job, False)
+        agenda.expiries[:due] = kept
+
+    def record_waiting(self) -> None:
+        """Say for each group that still waits why, where that has changed."""
+        self._waiting: dict[str, int] = {}
+        for group, refusal in self._refused:
+            waiting = [entry for entry in group.live() if entry.id not in self._draft.gone]
+            if not waiting:
+                continue
+            slug = refusal.reason.slug
+            self._waiting[slug] = self._waiting.get(slug, 0) + len(waiting)
+            head = waiting[0].job
+            if head.recorded_reason != refusal.reason:
+                self._emit(self._jobs_waiting(group, head, len(waiting), refusal))
+        returning = sum(1 for job in self._state.returned if job.id in self._state.jobs and not job.is_cancelled)
+        if returning:
+            self._waiting["requeued"] = returning
+
+    def _jobs_waiting(self, group: Group, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
+        refused: Tally | None = None
+        if refusal.reason >= Reason.NO_NODE_OF_MODEL and refusal.reason not in (Reason.QUEUE_HELD, Reason.QUOTA):
+            need = self._agenda.needs_of(self._state, head)[0]
+            refused = tally(need, self._state.kinds, self._draft.column)
+        return JobsWaiting(
+            queue=group.queue.name,
+            head=head.id,
+            count=count,
+            reason=int(refusal.reason),
+            short=dict(refusal.short),
+            tally=refused,
+            rule=refusal.rule,
+        )
+
+    def close(self) -> tuple[Decision, ...]:
+        """The cycle's own record, last."""
+        faults = tuple(self._agenda.faults)
+        self._agenda.faults.clear()
+        record = CycleDecided(
+            cycle=self._state.cycle + 1,
+            now_ms=self._state.now_ms,
+            core=CORE,
+            policy=self._rules.digest,
+            engine=self._rules.engine,
+            decisions=len(self._decisions),
+            digest=self._digest.hexdigest(),
+            waiting=dict(sorted(self._waiting.items())),
+            faults=faults,
+        )
+        return (*self._decisions, Decision(record, encode(record)))
