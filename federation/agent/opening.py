@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 
 from controlplane.domain.clusters import ClusterSpec
-from federation.agent import Agent
+from federation.agent.agent import Agent
 from federation.port import Adapter, BadConfig
 
 GROUP = "tidegate.adapters"

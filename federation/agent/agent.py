@@ -32,10 +32,10 @@ from controlplane.domain.events import (
     LeaseRevoked,
     NodeObserved,
 )
-from federation.capacity import CapacityBook
-from federation.leases import LeaseBook
+from federation.agent.capacity import CapacityBook
+from federation.agent.leases import LeaseBook
+from federation.agent.reports import Reports, retry_delay_ms
 from federation.port import Adapter, AdapterError, ClusterView, SeenNode
-from federation.reports import Reports, retry_delay_ms
 
 GRACE_MS = 30_000
 """Between asking a lease to stop and killing it: the default of Kubernetes (terminationGracePeriodSeconds)."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from controlplane.domain.events import CapacityObserved, CapacityPhase, CapacityRequested
+from federation.agent.reports import RETRY_MAX_MS, Alarms, Reports, retry_delay_ms
 from federation.port import (
     Adapter,
     AdapterError,
@@ -22,7 +23,6 @@ from federation.port import (
     TryAgain,
 )
 from federation.reconcile import CapacityAct, CapacityAction, Wanted, reconcile_capacity
-from federation.reports import RETRY_MAX_MS, Alarms, Reports, retry_delay_ms
 
 DETAIL_CHARACTERS = 1_024
 TERMINAL = frozenset({CapacityPhase.FAILED, CapacityPhase.RELEASED})

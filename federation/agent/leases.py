@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from controlplane.domain.events import LeaseGranted, LeaseObserved, LeasePhase
+from federation.agent.reports import RETRY_MAX_MS, Alarms, Reports, retry_delay_ms
 from federation.port import Adapter, AdapterError, ClusterView, Refused, SeenLease, SeenPhase, TryAgain, WantedLease
 from federation.reconcile import Act, Action, Wanted, reconcile
-from federation.reports import RETRY_MAX_MS, Alarms, Reports, retry_delay_ms
 
 TERMINAL = frozenset({LeasePhase.FINISHED, LeasePhase.FAILED, LeasePhase.LOST, LeasePhase.REFUSED, LeasePhase.ENDED})
 LAUNCH_TRIES = 12
