@@ -11,18 +11,21 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import JobFacts, QueueFacts
-from controlplane.scheduler.needs import Column, Need
+from controlplane.scheduler.needs import Need, NodeColumn
 from controlplane.scheduler.quota import QueueNode
-from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Ask, Job, JobClass, Node, Phase, State
 from controlplane.scheduler.verdicts import Refusal
+
+if TYPE_CHECKING:
+    from controlplane.scheduler.draft import Draft
 
 Order = tuple[int, ...]
 _WAITS = (Phase.SUBMITTED, Phase.WAITING)
@@ -90,6 +93,10 @@ class Agenda:
             path.startswith("queue.") for path in rules.job_order_reads
         )
         self._order_is_shared = not _per_job(rules.job_order_reads)
+        self._admission_is_shared = not _per_job(rules.admission_reads) and not any(
+            path == "now" or path.startswith("queue.") for path in rules.admission_reads
+        )
+        self._admissions: dict[int, Answer[str | None]] = {}
         self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
         self.outlooks: dict[tuple[Need, ...], Reason] = {}
         """Why a gang does not fit, for the present set of nodes."""
@@ -99,27 +106,29 @@ class Agenda:
         self.names: list[str] = []
         self.rows: dict[str, int] = {}
         self.nodes: list[Node] = []
-        self.column: Column = np.zeros(0, dtype=np.int32)
+        self.column = NodeColumn(np.zeros(0, dtype=np.int32), 0)
         state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def refresh_nodes(self, state: State) -> None:
-        """Make the columns anew when the set of nodes has changed."""
-        if self._columns_version == state.columns_version:
+        """Make the columns anew when the set of nodes has changed (or the journal of changes has grown long)."""
+        is_long = len(self.column.changed) > 1_000_000
+        if self._columns_version == state.columns_version and not is_long:
             return
         self._columns_version = state.columns_version
         self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
         self.outlooks.clear()
         self.names = [node.name for node in self.nodes]
         self.rows = {name: row for row, name in enumerate(self.names)}
-        self.column = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
+        kinds = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
+        self.column = NodeColumn(kinds, self.column.epoch + 1)
 
     def node_changed(self, node: Node) -> None:
         """Called by the fold when a node moved to another kind."""
         row = self.rows.get(node.name)
         if row is not None and self.nodes[row] is node:
-            self.column[row] = node.kind
+            self.column.put(row, node.kind)
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
@@ -172,6 +181,16 @@ class Agenda:
         if answer.fault is not None:
             self.faults[answer.fault] = None
         return tuple(answer.value)
+
+    def admission(self, job: Job, draft: Draft, queue: QueueNode, now_ms: int) -> Answer[str | None]:
+        """What the admission rules say of a new job."""
+        if not self._admission_is_shared:
+            return self.rules.admission(job.facts(), draft.queue_facts(queue, 0), now_ms)
+        found = self._admissions.get(job.cls.index)
+        if found is None:
+            found = self.rules.admission(job.cls.facts, draft.queue_facts(queue, 0), now_ms)
+            self._admissions[job.cls.index] = found
+        return found
 
     # --- needs -------------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ from controlplane.scheduler.state import Job, Phase, RequestPhase, State
 from controlplane.scheduler.verdicts import Refusal, Watch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Decision:
     """A decided event and its canonical bytes."""
 
@@ -177,7 +177,7 @@ class _Cycle:
             return Reason.UNKNOWN_QUEUE, f"there is no queue {name!r}", None
         if queue.children:
             return Reason.UNKNOWN_QUEUE, f"{name!r} is a cohort; jobs go to a queue below it", None
-        answer = self._rules.admission(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
+        answer = self._agenda.admission(job, self._draft, queue, self._state.now_ms)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
             return Reason.RULE_FAILED, answer.fault, answer.rule
@@ -233,18 +233,12 @@ class _Cycle:
 
     def _next_queue(self) -> QueueNode | None:
         node = self._state.tree.root
+        if self._active[node.index] == 0:
+            return None
         while node.children:
-            best: tuple[Order, str, QueueNode] | None = None
-            for child in node.children:
-                if self._active[child.index] == 0:
-                    continue
-                order = self._order(child)
-                if best is None or (order, child.name) < best[:2]:
-                    best = (order, child.name, child)
-            if best is None:
-                return None
-            node = best[2]
-        return node if self._active[node.index] else None
+            active = [child for child in node.children if self._active[child.index]]
+            node = active[0] if len(active) == 1 else min(active, key=lambda child: (self._order(child), child.name))
+        return node
 
     def _order(self, queue: QueueNode) -> Order:
         order = self._orders[queue.index]
@@ -449,7 +443,7 @@ class _Cycle:
         refused: Tally | None = None
         if refusal.reason >= Reason.NO_NODE_OF_MODEL and refusal.reason not in (Reason.QUEUE_HELD, Reason.QUOTA):
             need = self._agenda.needs_of(self._state, head)[0]
-            refused = tally(need, self._state.kinds, self._draft.column)
+            refused = tally(need, self._state.kinds, self._draft.column.kinds)
         return JobsWaiting(
             queue=group.queue.name,
             head=head.id,
@@ -475,4 +469,5 @@ class _Cycle:
             waiting=dict(sorted(self._waiting.items())),
             faults=faults,
         )
+        self._draft.undo()
         return (*self._decisions, Decision(record, encode(record)))

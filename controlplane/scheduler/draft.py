@@ -14,7 +14,7 @@ from controlplane.scheduler.state import Ask, Job, State
 GPU = "gpu"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class DraftSeat:
     """One member of a gang where the draft put it."""
 
@@ -27,12 +27,15 @@ class DraftSeat:
 
 
 class Draft:
-    """A copy of what placements change: the nodes' kinds, and what queues use, hold and are charged."""
+    """What placements change: copies of what queues use, hold and are charged, and the nodes' kinds themselves, which
+    :meth:`undo` puts back (a copy would make every reader of the nodes read all of them again)."""
 
     def __init__(self, state: State, agenda: Agenda) -> None:
         self._state = state
         self._kinds = state.kinds
-        self.column = agenda.column.copy()
+        self.column = agenda.column
+        self._before: list[tuple[int, int]] = []
+        """(row, kind) as they were, for every change that stands, in order."""
         self.used = [dict(used) for used in state.used]
         self.charged = [dict(charged) for charged in state.charged]
         self.pending = list(state.pending)
@@ -42,13 +45,15 @@ class Draft:
 
     def sit(self, queue: QueueNode, seat: DraftSeat) -> None:
         """Put one member on its node."""
-        self.column[seat.row] = self._kinds.take(seat.kind_before, seat.need.ask.amounts, seat.gpus)
+        self._before.append((seat.row, seat.kind_before))
+        self.column.put(seat.row, self._kinds.take(seat.kind_before, seat.need.ask.amounts, seat.gpus))
         self._use(queue, seat.flavor, seat.need.ask, 1)
 
     def stand_up(self, queue: QueueNode, seats: list[DraftSeat]) -> None:
         """Undo :meth:`sit` for the members of a gang that did not fit as a whole, last first."""
         for seat in reversed(seats):
-            self.column[seat.row] = seat.kind_before
+            self._before.pop()
+            self.column.put(seat.row, seat.kind_before)
             self._use(queue, seat.flavor, seat.need.ask, -1)
 
     def _use(self, queue: QueueNode, flavor: str, ask: Ask, sign: int) -> None:
@@ -64,8 +69,13 @@ class Draft:
 
     def rent_in_use(self, agenda: Agenda) -> set[str]:
         """Capacity requests of which a node changed in this cycle; asked for membership only."""
-        changed = (self.column != agenda.column).nonzero()[0].tolist()
-        return {request for row in changed if (request := agenda.nodes[row].request) is not None}
+        return {request for row, _ in self._before if (request := agenda.nodes[row].request) is not None}
+
+    def undo(self) -> None:
+        """Put the nodes back as they were: the cycle is over, and folding its decisions is what changes them."""
+        for row, kind in reversed(self._before):
+            self.column.put(row, kind)
+        self._before.clear()
 
     def leave(self, queue: QueueNode, job: Job, is_placed: bool) -> None:
         """The job no longer waits; if placed, it counts as running."""

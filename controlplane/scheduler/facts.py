@@ -1,8 +1,11 @@
-"""What rules may know: flat, immutable records that the scheduler builds and a rule reads.
+"""What rules may know: flat records that the scheduler builds and a rule reads.
 
 Each attribute here is a field of the policy vocabulary under the same name; the vocabulary adds unit and meaning, and
 a test holds the two together. Amounts are integers in the units of :mod:`controlplane.domain.quantities`. ``None``
 means absent (``has(job.estimate_ms)`` is false in a rule).
+
+They are immutable by agreement and not by ``frozen=True``, which triples the cost of making one; the core makes several
+for each placement.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class JobFacts:
     """One job as submitted. Built once; the same object for the whole life of the job unless ``attempts`` changes."""
 
@@ -32,7 +35,7 @@ class JobFacts:
     wait_limit_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RoleFacts:
     """One role of a job; amounts per member."""
 
@@ -45,7 +48,7 @@ class RoleFacts:
     gpu_models: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class QueueFacts:
     """One queue (leaf or cohort) at this moment of the cycle."""
 
@@ -65,7 +68,7 @@ class QueueFacts:
     """Submission of the oldest job that waits; 0 if none does."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ClusterFacts:
     """The cluster of a node or offer."""
 
@@ -74,7 +77,7 @@ class ClusterFacts:
     labels: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class NodeFacts:
     """A kind of node: capacity, and what is free of it. Nodes in the same state share one."""
 
@@ -94,7 +97,7 @@ class NodeFacts:
     """What is free on the GPU with most free."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class CandidateFacts:
     """One node (and one GPU of it, for a fraction) as a place for one member. A scoring rule that reads it is asked
     once per node instead of once per kind of node."""
@@ -107,7 +110,7 @@ class CandidateFacts:
     uniform over nodes and, within a node, over GPUs, and the same in every replay."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class HomeFacts:
     """All clusters of site ``home`` together."""
 
@@ -119,7 +122,7 @@ class HomeFacts:
     """(used + pending) / capacity of GPUs, in millionths, rounded up."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OfferFacts:
     """One offer of a cloud, as seen by one waiting job."""
 
@@ -138,7 +141,7 @@ class OfferFacts:
     """What would be promised for the job: nodes needed, to the deadline."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class BudgetFacts:
     """The tightest budget that a burst of the job would be charged to."""
 

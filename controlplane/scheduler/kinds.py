@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from controlplane.domain.quantities import MILLI
 from controlplane.scheduler.facts import ClusterFacts, NodeFacts
 
@@ -46,12 +48,13 @@ class Build:
     """False for a cordoned node: it takes nothing new."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Kind:
-    """One state of a node. ``gpu_free`` is in milli-GPU by GPU index."""
+    """One state of a node; never changed. ``gpu_free`` is in milli-GPU by GPU index."""
 
     id: int
     build: Build
+    build_id: int
     cpu_free: int
     memory_free: int
     gpu_free: tuple[int, ...]
@@ -60,14 +63,21 @@ class Kind:
     cluster: ClusterFacts
 
 
-_State = tuple[Build, int, int, tuple[int, ...], tuple[tuple[str, int], ...]]
+_State = tuple[int, int, int, tuple[int, ...], tuple[tuple[str, int], ...]]
 
 
 class KindTable:
-    """All kinds seen by this process, by id."""
+    """All kinds seen by this process, by id; ``cpu``, ``memory``, ``whole`` and ``largest`` are columns by id of what
+    is free: milli-CPU, bytes, GPUs of which nothing is used, and milli-GPU of the GPU with most free."""
 
     def __init__(self) -> None:
         self.kinds: list[Kind] = []
+        self.cpu = np.zeros(1_024, dtype=np.int64)
+        self.memory = np.zeros(1_024, dtype=np.int64)
+        self.whole = np.zeros(1_024, dtype=np.int64)
+        self.largest = np.zeros(1_024, dtype=np.int64)
+        self._builds: list[Build] = []
+        self._build_ids: dict[Build, int] = {}
         self._ids: dict[_State, int] = {}
         self._moves: dict[tuple[int, Amounts, tuple[int, ...], bool], int] = {}
         self._amounts: dict[tuple[int, int, int, tuple[tuple[str, int], ...]], Amounts] = {}
@@ -91,7 +101,10 @@ class KindTable:
 
     def empty(self, build: Build) -> int:
         """The kind of an unused node of the build."""
-        return self._intern((build, build.cpu_milli, build.memory_bytes, (MILLI,) * build.gpus, build.other))
+        index = self._build_ids.setdefault(build, len(self._build_ids))
+        if index == len(self._builds):
+            self._builds.append(build)
+        return self._intern((index, build.cpu_milli, build.memory_bytes, (MILLI,) * build.gpus, build.other))
 
     def take(self, kind: int, amounts: Amounts, gpus: tuple[int, ...]) -> int:
         """The kind that a node becomes when a member is placed on it."""
@@ -112,11 +125,24 @@ class KindTable:
         found = self._ids.get(state)
         if found is None:
             found = self._ids[state] = len(self.kinds)
-            self.kinds.append(self._kind(found, state))
+            kind = self._kind(found, state)
+            self.kinds.append(kind)
+            if found >= len(self.cpu):
+                self._grow()
+            self.cpu[found] = kind.cpu_free
+            self.memory[found] = kind.memory_free
+            self.whole[found] = kind.facts.gpus_free
+            self.largest[found] = kind.facts.gpu_free_largest_milli
         return found
 
+    def _grow(self) -> None:
+        size = 2 * len(self.cpu)
+        self.cpu, self.memory = np.resize(self.cpu, size), np.resize(self.memory, size)
+        self.whole, self.largest = np.resize(self.whole, size), np.resize(self.largest, size)
+
     def _kind(self, id_: int, state: _State) -> Kind:
-        build, cpu, memory, gpu_free, other = state
+        build_id, cpu, memory, gpu_free, other = state
+        build = self._builds[build_id]
         cluster = self._clusters.get(build.cluster) or ClusterFacts(name=build.cluster, site="home", labels={})
         facts = NodeFacts(
             cluster=build.cluster,
@@ -132,7 +158,7 @@ class KindTable:
             gpus_free=gpu_free.count(MILLI),
             gpu_free_largest_milli=max(gpu_free, default=0),
         )
-        return Kind(id_, build, cpu, memory, gpu_free, other, facts, cluster)
+        return Kind(id_, build, build_id, cpu, memory, gpu_free, other, facts, cluster)
 
 
 def _moved(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> _State:
@@ -146,7 +172,7 @@ def _moved(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> _S
             free[name] = free.get(name, 0) + sign * amount
         other = tuple(sorted(free.items()))
     return (
-        kind.build,
+        kind.build_id,
         kind.cpu_free + sign * amounts.cpu_milli,
         kind.memory_free + sign * amounts.memory_bytes,
         tuple(gpu_free),

@@ -25,6 +25,27 @@ Column = NDArray[np.int32]
 Scores = NDArray[np.int64]
 
 
+class NodeColumn:
+    """The kind of every node, in the order of their names, and a journal of the rows that changed."""
+
+    def __init__(self, kinds: Column, epoch: int) -> None:
+        self.kinds = kinds
+        self.epoch = epoch
+        """Names the set of rows: a reader of another epoch reads all of them."""
+        self.changed: list[int] = []
+
+    def put(self, row: int, kind: int) -> None:
+        """Set the kind of a row."""
+        self.kinds[row] = kind
+        self.changed.append(row)
+
+    def changes(self, epoch: int, seen: int) -> list[int] | None:
+        """Rows changed since a reader saw ``seen`` changes of an epoch; ``None`` tells it to read all."""
+        if epoch != self.epoch or len(self.changed) - seen > len(self.kinds):
+            return None
+        return self.changed[seen:]
+
+
 class Need:
     """One role's demand on a node. ``faults`` collects rules that erred, to be reported by the cycle."""
 
@@ -37,6 +58,9 @@ class Need:
         self._scores: Scores = np.full(64, UNKNOWN, dtype=np.int64)
         self._gpus: dict[int, tuple[int, ...]] = {}
         self._rule: dict[int, str | None] = {}
+        self._rows: Scores = np.zeros(0, dtype=np.int64)
+        self._epoch = -1
+        self._seen = 0
         self.is_per_node = any(path.startswith("candidate.") for path in rules.scoring_reads)
 
     def scores(self, column: Column) -> Scores:
@@ -45,10 +69,41 @@ class Need:
             self._grow()
         scores = self._scores[column]
         if scores.size and scores.min() == UNKNOWN:
-            for kind in np.unique(column[scores == UNKNOWN]).tolist():
-                self._scores[kind] = self._evaluate(self._kinds.kinds[kind])
+            self._learn(column[scores == UNKNOWN])
             scores = self._scores[column]
         return scores
+
+    def row_scores(self, nodes: NodeColumn) -> Scores:
+        """The score of every row of the nodes, kept up to date by what changed since the last call. Not to be written."""
+        if len(self._kinds) > len(self._scores):
+            self._grow()
+        rows = nodes.changes(self._epoch, self._seen)
+        if rows is None:
+            self._rows = self.scores(nodes.kinds)
+        elif rows:
+            kinds = nodes.kinds[rows]
+            scores = self._scores[kinds]
+            if scores.min() == UNKNOWN:
+                self._learn(kinds[scores == UNKNOWN])
+                scores = self._scores[kinds]
+            self._rows[rows] = scores
+        self._epoch, self._seen = nodes.epoch, len(nodes.changed)
+        return self._rows
+
+    def _learn(self, kinds: Column) -> None:
+        """Evaluate kinds that were never met. Most do not fit, and that is found for all of them at once."""
+        table, ask = self._kinds, self.ask
+        amounts = ask.amounts
+        might = (table.cpu[kinds] >= amounts.cpu_milli) & (table.memory[kinds] >= amounts.memory_bytes)
+        if ask.gpus:
+            if amounts.gpu_milli == MILLI:
+                might &= table.whole[kinds] >= ask.gpus
+            else:
+                might &= table.largest[kinds] >= amounts.gpu_milli
+        self._scores[kinds[~might]] = INFEASIBLE
+        for kind in kinds[might].tolist():
+            if self._scores[kind] == UNKNOWN:
+                self._scores[kind] = self._evaluate(table.kinds[kind])
 
     def gpus(self, kind: int) -> tuple[int, ...]:
         """The GPUs that a member takes on a feasible kind."""

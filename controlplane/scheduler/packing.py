@@ -50,7 +50,7 @@ class Packer:
         return None
 
     def _by_cluster(self, need: Need, mask: Mask | None) -> list[Mask]:
-        scores = _masked(need.scores(self._draft.column), mask)
+        scores = _masked(need.row_scores(self._draft.column), mask)
         of_row = self._rows_by_cluster()
         ranked: list[tuple[int, int, Mask]] = []
         for index in range(len(self._clusters)):
@@ -84,8 +84,8 @@ class Packer:
         return seats
 
     def _seat(self, job: int, need: Need, ordinal: int, mask: Mask | None) -> DraftSeat | None:
-        column = self._draft.column
-        scores = _masked(need.scores(column), mask)
+        scores = _masked(need.row_scores(self._draft.column), mask)
+        column = self._draft.column.kinds
         if not scores.size:
             return None
         if need.is_per_node:

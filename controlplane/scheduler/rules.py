@@ -52,6 +52,10 @@ class Rules(Protocol):
         """Name and version of the engine that evaluates, such as ``cel-expr-python 0.1.3``."""
 
     @property
+    def admission_reads(self) -> frozenset[str]:
+        """Paths that ``admission`` depends on. If it reads only what alike jobs share, they share one answer."""
+
+    @property
     def job_order_reads(self) -> frozenset[str]:
         """Paths that ``ordering.job`` depends on, such as ``job.priority``. If none starts with ``queue.`` and ``now``
         is absent, the order of a job is fixed at submission."""

@@ -108,7 +108,7 @@ class Job:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Seat:
     """One member of a gang where it sits."""
 

@@ -1,0 +1,1 @@
+"""Measurements. Run by ``make bench``; never part of a timed test."""

@@ -1,0 +1,1 @@
+"""In-memory twins of our own ports, for tests."""

@@ -1,0 +1,80 @@
+"""Rules written in Python: the twin of a policy bundle, for tests of the core alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from controlplane.scheduler.facts import (
+    BudgetFacts,
+    CandidateFacts,
+    ClusterFacts,
+    HomeFacts,
+    JobFacts,
+    NodeFacts,
+    OfferFacts,
+    QueueFacts,
+    RoleFacts,
+)
+from controlplane.scheduler.rules import Answer
+
+
+def best_fit(after: NodeFacts) -> int:
+    """The best fit of PUBLISHED.md 1 in exact integers: int(100 (1 - .5 cpu/128000 - .5 gpu/8000)), truncating."""
+    numerator = 100 * (2 * 128_000 * 8_000 - after.cpu_free_milli * 8_000 - after.gpu_free_milli * 128_000)
+    denominator = 2 * 128_000 * 8_000
+    return numerator // denominator if numerator >= 0 else -(-numerator // denominator)
+
+
+@dataclass(eq=False)
+class PlainRules:
+    """Every point answered by a Python callable or by the default that the port names."""
+
+    digest: str = "plain"
+    engine: str = "python"
+    admission_reads: frozenset[str] = frozenset()
+    job_order_reads: frozenset[str] = frozenset({"job.priority"})
+    queue_order_reads: frozenset[str] = frozenset({"queue.weighted_share_ppb"})
+    eligibility_reads: frozenset[str] = frozenset()
+    scoring_reads: frozenset[str] = frozenset({"after.cpu_free_milli", "after.gpu_free_milli"})
+    admit: Callable[[JobFacts], str | None] = lambda job: None
+    order_job: Callable[[JobFacts, QueueFacts, int], Sequence[int]] = lambda job, queue, now: (-job.priority,)
+    order_queue: Callable[[QueueFacts], Sequence[int]] = lambda queue: (queue.weighted_share_ppb,)
+    is_eligible: Callable[[JobFacts, RoleFacts, ClusterFacts, NodeFacts], bool] = lambda job, role, cluster, node: True
+    score: Callable[[NodeFacts, CandidateFacts | None], int] = lambda after, candidate: best_fit(after)
+    cost: Callable[[JobFacts, HomeFacts, OfferFacts, int], int | None] = lambda job, home, offer, now: None
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def admission(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[str | None]:
+        return Answer(self.admit(job))
+
+    def queue_order(self, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        return Answer(self.order_queue(queue))
+
+    def job_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        return Answer(self.order_job(job, queue, now_ms))
+
+    def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
+        return Answer(self.is_eligible(job, role, cluster, node))
+
+    def scoring(
+        self,
+        role: RoleFacts,
+        cluster: ClusterFacts,
+        before: NodeFacts,
+        after: NodeFacts,
+        candidate: CandidateFacts | None,
+    ) -> Answer[int]:
+        self.asked["scoring"] = self.asked.get("scoring", 0) + 1
+        return Answer(self.score(after, candidate))
+
+    def burst(
+        self,
+        job: JobFacts,
+        queue: QueueFacts,
+        home: HomeFacts,
+        offer: OfferFacts,
+        budget: BudgetFacts | None,
+        now_ms: int,
+    ) -> Answer[int | None]:
+        return Answer(self.cost(job, home, offer, now_ms))
