@@ -115,6 +115,8 @@ class WorkloadProfile(Model):
     sizes: Annotated[tuple[SizeShare, ...], Field(min_length=1, max_length=100)] = tuple(
         SizeShare(gpus=gpus, share=share) for gpus, share in MEASURED.sizes
     )
+    largest_sweep: Annotated[int, Field(ge=1, le=_SWEEP_END, strict=True)] = _SWEEP_END
+    """So many alike jobs come together at most; 1 is no sweeps at all."""
     gpus_per_node: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_NODE, strict=True)] = 8
     """Larger jobs are gangs over nodes of so many."""
     cpu_only_ppm: Ppm = MEASURED.cpu_only_ppm
@@ -213,7 +215,7 @@ def _arrivals(profile: WorkloadProfile, seed: int) -> list[_Arrival]:
         hour, index = divmod(buckets.draw(draw), len(profile.queues))
         kind = kinds.draw(profile.queues[index], users[index].draw(draw))
         at_ms = hour * MS_PER_HOUR + draw.below(MS_PER_HOUR)
-        size = min(left, sweeps.between(draw, _SWEEP_END))
+        size = min(left, profile.largest_sweep, sweeps.between(draw, _SWEEP_END))
         for _ in range(size):
             arrivals.append(_Arrival(at_ms, kind))
             at_ms = min(last_ms, at_ms + draw.below(_SWEEP_GAP_MS))
