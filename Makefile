@@ -55,7 +55,7 @@ check-floors: setup
 	@.venv/bin/lint-imports --no-logo --cache-dir .cache/imports
 
 check-tests: setup
-	@$(PY) -m pytest -q -m "$(FAST)" --hypothesis-profile=fast
+	@$(PY) -m pytest -q -m "$(FAST)" --hypothesis-profile=fast --durations=5 --durations-min=1
 
 bench: setup
 	@mkdir -p out/bench
