@@ -46,8 +46,7 @@ class BadConfig(AdapterError):
     """The adapter's settings are wrong: says which cluster and field, what was wrong, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantedLease:
+class WantedLease(NamedTuple):
     """A gang that the plane wants to be at its place, as ``LeaseGranted`` says it."""
 
     lease: str
@@ -57,8 +56,7 @@ class WantedLease:
     members: tuple[Member, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityWanted:
+class CapacityWanted(NamedTuple):
     """Nodes that the plane wants to rent, as ``CapacityRequested`` says it."""
 
     request: str
@@ -136,8 +134,7 @@ class SeenCapacity(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterView:
+class ClusterView(NamedTuple):
     """What a cluster really runs.
 
     A full view lists everything that the cluster knows of us: what it does not list is not there. A view of changes

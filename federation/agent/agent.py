@@ -34,7 +34,7 @@ from controlplane.domain.events import (
 )
 from federation.agent.capacity import CapacityBook
 from federation.agent.leases import LeaseBook
-from federation.agent.reports import Reports, retry_delay_ms
+from federation.agent.reports import Reports, earliest, retry_delay_ms
 from federation.port import Adapter, AdapterError, ClusterView, SeenNode
 
 GRACE_MS = 30_000
@@ -147,14 +147,12 @@ class Agent:
             return max(now_ms, self._look_again_ms or now_ms)
         if not self._replaying and (self._leases.is_marked or self._capacity.is_marked):
             return now_ms
-        candidates = (
-            self._look_again_ms,
-            self._leases.next_ms(),
-            self._capacity.next_ms(),
-            self._adapter.next_event_ms(now_ms) if self._look_again_ms is None else None,
-        )
-        due = [at_ms for at_ms in candidates if at_ms is not None]
-        return max(now_ms, min(due)) if due else None
+        due_ms = earliest(self._leases.next_ms(), self._capacity.next_ms())
+        if self._look_again_ms is None:
+            due_ms = earliest(due_ms, self._adapter.next_event_ms(now_ms))
+        else:
+            due_ms = earliest(due_ms, self._look_again_ms)
+        return None if due_ms is None else max(now_ms, due_ms)
 
     def _look(self, now_ms: int) -> ClusterView | None:
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from controlplane.domain.events import CapacityObserved, CapacityPhase, CapacityRequested
-from federation.agent.reports import RETRY_MAX_MS, Alarms, Reports, retry_delay_ms
+from federation.agent.reports import RETRY_MAX_MS, Alarms, Reports, earliest, retry_delay_ms
 from federation.port import (
     Adapter,
     AdapterError,
@@ -164,12 +164,12 @@ class CapacityBook:
         """
         for request in self._alarms.due(now_ms):
             self._marked[request] = self._records[request]
+        if not self._marked:
+            return
         marked, self._marked = self._marked, {}
         if only_overdue:
             self._marked = marked
             marked = {name: record for name, record in marked.items() if record.is_paid_for_nothing}
-        if not marked:
-            return
         wanted = {request: record.phase for request, record in marked.items()}
         observed = {request: record.seen for request, record in marked.items()}
         for action in reconcile_capacity(wanted, observed):
@@ -177,8 +177,7 @@ class CapacityBook:
 
     def next_ms(self) -> int | None:
         """When something is due: a retry or a deadline."""
-        due = [at_ms for at_ms in (self._alarms.next_ms(), self._deadlines.next_ms()) if at_ms is not None]
-        return min(due, default=None)
+        return earliest(self._alarms.next_ms(), self._deadlines.next_ms())
 
     @property
     def is_marked(self) -> bool:

@@ -51,6 +51,7 @@ class LeaseBook:
 
     def __init__(self, adapter: Adapter, reports: Reports, grace_ms: int) -> None:
         self._adapter = adapter
+        self._cluster = adapter.cluster
         self._reports = reports
         self._grace_ms = grace_ms
         self._records: dict[str, LeaseRecord] = {}
@@ -249,6 +250,9 @@ class LeaseBook:
             return
         self._alarms.clear(record.lease)
         del self._records[record.lease]
+        self._remember(record)
+
+    def _remember(self, record: LeaseRecord) -> None:
         self._settled[record.lease] = record.position
 
     def _report(self, record: LeaseRecord, phase: LeasePhase, now_ms: int) -> None:
@@ -265,7 +269,7 @@ class LeaseBook:
 
     def _say(self, record: LeaseRecord, phase: LeasePhase, exit_code: int | None, detail: str, now_ms: int) -> None:
         event = LeaseObserved(
-            cluster=self._adapter.cluster,
+            cluster=self._cluster,
             lease=record.lease,
             phase=phase,
             observed_ms=now_ms,

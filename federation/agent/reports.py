@@ -10,7 +10,6 @@ It may not act on a cluster, and knows no clock.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 
 from controlplane.domain.events import CapacityObserved, Event, LeaseObserved, NodeObserved
 
@@ -70,6 +69,13 @@ def retry_delay_ms(tries: int) -> int:
     return min(RETRY_MAX_MS, RETRY_FIRST_MS << min(tries - 1, 16))
 
 
+def earliest(first_ms: int | None, second_ms: int | None) -> int | None:
+    """The earlier of two instants, of which either may never come."""
+    if first_ms is None or second_ms is None:
+        return second_ms if first_ms is None else first_ms
+    return min(first_ms, second_ms)
+
+
 class Alarms:
     """Ids to be woken for at an instant. An id has one instant at a time; setting it again replaces it."""
 
@@ -86,12 +92,14 @@ class Alarms:
         """No longer wake for ``name``."""
         self._at_ms.pop(name, None)
 
-    def due(self, now_ms: int) -> Iterator[str]:
+    def due(self, now_ms: int) -> list[str]:
         """Ids whose instant has come, earliest first, each cleared as it is given."""
+        names: list[str] = []
         while (next_ms := self.next_ms()) is not None and next_ms <= now_ms:
             name = heapq.heappop(self._heap)[1]
             del self._at_ms[name]
-            yield name
+            names.append(name)
+        return names
 
     def next_ms(self) -> int | None:
         """The earliest instant that is set."""

@@ -44,6 +44,8 @@ class SimulatedAdapter:
     def observe(self, now_ms: int, after: int | None = None) -> ClusterView:
         """See the port."""
         changes = self.world.look(now_ms, after)
+        if not changes.orders:
+            return view_of(changes, {})
         charges = {order.request: self.world.bill_micro_usd(now_ms, order.request) for order in changes.orders}
         return view_of(changes, charges)
 

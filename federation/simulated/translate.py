@@ -35,5 +35,5 @@ def view_of(changes: Changes, charges: dict[str, int]) -> ClusterView:
         changes.is_full,
         tuple(map(seen_lease, changes.gangs)),
         tuple(map(seen_node, changes.nodes)),
-        tuple(seen_capacity(order, charges[order.request]) for order in changes.orders),
+        tuple([seen_capacity(order, charges[order.request]) for order in changes.orders]),
     )
