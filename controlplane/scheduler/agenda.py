@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import JobFacts, QueueFacts
-from controlplane.scheduler.needs import Need, NodeColumn
+from controlplane.scheduler.needs import Column, Need, NodeColumn
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Ask, Job, JobClass, Node, Phase, State
@@ -103,6 +103,7 @@ class Agenda:
         self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
         """(needs, cluster, offer) -> nodes that hold the gang."""
         self._columns_version = -1
+        self._empty: Column | None = None
         self.names: list[str] = []
         self.rows: dict[str, int] = {}
         self.nodes: list[Node] = []
@@ -122,12 +123,28 @@ class Agenda:
         self.names = [node.name for node in self.nodes]
         self.rows = {name: row for row, name in enumerate(self.names)}
         kinds = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
+        self._empty = None
         self.column = NodeColumn(kinds, self.column.epoch + 1)
+
+    def empty_nodes(self, state: State) -> Column:
+        """The kinds of the nodes if all were open and unused."""
+        if self._empty is None:
+            rows = (state.kinds.empty(replace(node.build, is_open=True)) for node in self.nodes)
+            self._empty = np.fromiter(rows, dtype=np.int32, count=len(self.nodes))
+        return self._empty
+
+    def forget_kinds(self) -> None:
+        """The table of kinds was made anew: drop everything that names one."""
+        self._needs.clear()
+        self._class_needs.clear()
+        self.outlooks.clear()
+        self.offer_sizes.clear()
+        self._columns_version = -1
 
     def node_changed(self, node: Node) -> None:
         """Called by the fold when a node moved to another kind."""
         row = self.rows.get(node.name)
-        if row is not None and self.nodes[row] is node:
+        if row is not None and self.nodes[row] is node and self._columns_version >= 0:
             self.column.put(row, node.kind)
 
     # --- jobs --------------------------------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ from controlplane.scheduler.state import (
 )
 
 
+KINDS_KEPT = 100_000
+CLASSES_KEPT = 100_000
+"""Caches are made anew beyond these sizes; what is decided does not depend on them."""
+
+
 def apply(state: State, position: int, event: Event) -> None:
     """Advance the state by one event. ``position`` must be the next one."""
     assert position == state.position + 1, f"fold at {state.position} was given position {position}"
@@ -398,7 +403,8 @@ def _reset_kinds(state: State) -> None:
     """What rules see of a cluster is part of every kind: make all kinds anew."""
     state.kinds = KindTable()
     state.asks = {}
-    state.agenda = None
+    if state.agenda is not None:
+        state.agenda.forget_kinds()
     for spec in state.clusters.values():
         facts = ClusterFacts(name=spec.name, site=spec.site.value, labels=dict(sorted(spec.labels.items())))
         state.kinds.describe_cluster(facts)
@@ -449,6 +455,16 @@ def _cycle_decided(state: State, event: CycleDecided) -> None:
     state.cancels = []
     state.returned = []
     state.stranded = []
+    if len(state.kinds) > KINDS_KEPT + 16 * len(state.nodes):
+        _reset_kinds(state)
+    if len(state.classes) > CLASSES_KEPT + 2 * len(state.jobs):
+        _forget_classes(state)
+
+
+def _forget_classes(state: State) -> None:
+    """Drop the classes of which no job is left."""
+    live = {job.cls.index for job in state.jobs.values()}
+    state.classes = {key: cls for key, cls in state.classes.items() if cls.index in live}
 
 
 _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {

@@ -12,10 +12,8 @@ are not written down and no decision compares them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from controlplane.domain.quantities import MILLI
 from controlplane.scheduler.facts import ClusterFacts, NodeFacts
@@ -67,15 +65,10 @@ _State = tuple[int, int, int, tuple[int, ...], tuple[tuple[str, int], ...]]
 
 
 class KindTable:
-    """All kinds seen by this process, by id; ``cpu``, ``memory``, ``whole`` and ``largest`` are columns by id of what
-    is free: milli-CPU, bytes, GPUs of which nothing is used, and milli-GPU of the GPU with most free."""
+    """All kinds seen by this process, by id."""
 
     def __init__(self) -> None:
         self.kinds: list[Kind] = []
-        self.cpu = np.zeros(1_024, dtype=np.int64)
-        self.memory = np.zeros(1_024, dtype=np.int64)
-        self.whole = np.zeros(1_024, dtype=np.int64)
-        self.largest = np.zeros(1_024, dtype=np.int64)
         self._builds: list[Build] = []
         self._build_ids: dict[Build, int] = {}
         self._ids: dict[_State, int] = {}
@@ -125,40 +118,42 @@ class KindTable:
         found = self._ids.get(state)
         if found is None:
             found = self._ids[state] = len(self.kinds)
-            kind = self._kind(found, state)
-            self.kinds.append(kind)
-            if found >= len(self.cpu):
-                self._grow()
-            self.cpu[found] = kind.cpu_free
-            self.memory[found] = kind.memory_free
-            self.whole[found] = kind.facts.gpus_free
-            self.largest[found] = kind.facts.gpu_free_largest_milli
+            self.kinds.append(self._kind(found, state))
         return found
-
-    def _grow(self) -> None:
-        size = 2 * len(self.cpu)
-        self.cpu, self.memory = np.resize(self.cpu, size), np.resize(self.memory, size)
-        self.whole, self.largest = np.resize(self.whole, size), np.resize(self.largest, size)
 
     def _kind(self, id_: int, state: _State) -> Kind:
         build_id, cpu, memory, gpu_free, other = state
         build = self._builds[build_id]
         cluster = self._clusters.get(build.cluster) or ClusterFacts(name=build.cluster, site="home", labels={})
-        facts = NodeFacts(
-            cluster=build.cluster,
-            flavor=build.flavor,
-            gpu_model=build.gpu_model,
-            labels=self._labels.setdefault(build.labels, dict(build.labels)),
-            cpu_milli=build.cpu_milli,
-            memory_bytes=build.memory_bytes,
-            gpus=build.gpus,
-            cpu_free_milli=cpu,
-            memory_free_bytes=memory,
-            gpu_free_milli=sum(gpu_free),
-            gpus_free=gpu_free.count(MILLI),
-            gpu_free_largest_milli=max(gpu_free, default=0),
-        )
+        labels = self._labels.setdefault(build.labels, dict(build.labels))
+        facts = _facts(build, labels, cpu, memory, gpu_free)
         return Kind(id_, build, build_id, cpu, memory, gpu_free, other, facts, cluster)
+
+
+def facts_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> NodeFacts:
+    """What rules would see of a node after a member was placed on it, without making a kind of it."""
+    gpu_free = list(kind.gpu_free)
+    for index in gpus:
+        gpu_free[index] -= amounts.gpu_milli
+    cpu, memory = kind.cpu_free - amounts.cpu_milli, kind.memory_free - amounts.memory_bytes
+    return _facts(kind.build, kind.facts.labels, cpu, memory, gpu_free)
+
+
+def _facts(build: Build, labels: Mapping[str, str], cpu: int, memory: int, gpu_free: Sequence[int]) -> NodeFacts:
+    return NodeFacts(
+        cluster=build.cluster,
+        flavor=build.flavor,
+        gpu_model=build.gpu_model,
+        labels=labels,
+        cpu_milli=build.cpu_milli,
+        memory_bytes=build.memory_bytes,
+        gpus=build.gpus,
+        cpu_free_milli=cpu,
+        memory_free_bytes=memory,
+        gpu_free_milli=sum(gpu_free),
+        gpus_free=gpu_free.count(MILLI),
+        gpu_free_largest_milli=max(gpu_free, default=0),
+    )
 
 
 def _moved(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> _State:

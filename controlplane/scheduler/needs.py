@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from controlplane.domain.events import Tally
 from controlplane.domain.quantities import MILLI
 from controlplane.scheduler.facts import CandidateFacts, JobFacts
-from controlplane.scheduler.kinds import Kind, KindTable
+from controlplane.scheduler.kinds import Kind, KindTable, facts_after
 from controlplane.scheduler.lottery import lottery
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Ask
@@ -32,15 +32,16 @@ class NodeColumn:
         self.kinds = kinds
         self.epoch = epoch
         """Names the set of rows: a reader of another epoch reads all of them."""
-        self.changed: list[int] = []
+        self.changed: list[tuple[int, int]] = []
+        """(row, its new kind), in order."""
 
     def put(self, row: int, kind: int) -> None:
         """Set the kind of a row."""
         self.kinds[row] = kind
-        self.changed.append(row)
+        self.changed.append((row, kind))
 
-    def changes(self, epoch: int, seen: int) -> list[int] | None:
-        """Rows changed since a reader saw ``seen`` changes of an epoch; ``None`` tells it to read all."""
+    def changes(self, epoch: int, seen: int) -> list[tuple[int, int]] | None:
+        """Changes since a reader saw ``seen`` of them in an epoch; ``None`` tells it to read all rows."""
         if epoch != self.epoch or len(self.changed) - seen > len(self.kinds):
             return None
         return self.changed[seen:]
@@ -69,7 +70,8 @@ class Need:
             self._grow()
         scores = self._scores[column]
         if scores.size and scores.min() == UNKNOWN:
-            self._learn(column[scores == UNKNOWN])
+            for kind in np.unique(column[scores == UNKNOWN]).tolist():
+                self._scores[kind] = self._evaluate(self._kinds.kinds[kind])
             scores = self._scores[column]
         return scores
 
@@ -77,33 +79,18 @@ class Need:
         """The score of every row of the nodes, kept up to date by what changed since the last call. Not to be written."""
         if len(self._kinds) > len(self._scores):
             self._grow()
-        rows = nodes.changes(self._epoch, self._seen)
-        if rows is None:
+        changed = nodes.changes(self._epoch, self._seen)
+        if changed is None:
             self._rows = self.scores(nodes.kinds)
-        elif rows:
-            kinds = nodes.kinds[rows]
-            scores = self._scores[kinds]
-            if scores.min() == UNKNOWN:
-                self._learn(kinds[scores == UNKNOWN])
-                scores = self._scores[kinds]
-            self._rows[rows] = scores
+        else:
+            known, rows, kinds = self._scores, self._rows, self._kinds.kinds
+            for row, kind in dict(changed).items():
+                score = known.item(kind)
+                if score == UNKNOWN:
+                    known[kind] = score = self._evaluate(kinds[kind])
+                rows[row] = score
         self._epoch, self._seen = nodes.epoch, len(nodes.changed)
         return self._rows
-
-    def _learn(self, kinds: Column) -> None:
-        """Evaluate kinds that were never met. Most do not fit, and that is found for all of them at once."""
-        table, ask = self._kinds, self.ask
-        amounts = ask.amounts
-        might = (table.cpu[kinds] >= amounts.cpu_milli) & (table.memory[kinds] >= amounts.memory_bytes)
-        if ask.gpus:
-            if amounts.gpu_milli == MILLI:
-                might &= table.whole[kinds] >= ask.gpus
-            else:
-                might &= table.largest[kinds] >= amounts.gpu_milli
-        self._scores[kinds[~might]] = INFEASIBLE
-        for kind in kinds[might].tolist():
-            if self._scores[kind] == UNKNOWN:
-                self._scores[kind] = self._evaluate(table.kinds[kind])
 
     def gpus(self, kind: int) -> tuple[int, ...]:
         """The GPUs that a member takes on a feasible kind."""
@@ -140,8 +127,8 @@ class Need:
         return answer.value
 
     def _score(self, kind: Kind, gpus: tuple[int, ...], candidate: CandidateFacts | None = None) -> int:
-        after = self._kinds.kinds[self._kinds.take(kind.id, self.ask.amounts, gpus)]
-        answer = self._rules.scoring(self.ask.facts, kind.cluster, kind.facts, after.facts, candidate)
+        after = facts_after(kind, self.ask.amounts, gpus)
+        answer = self._rules.scoring(self.ask.facts, kind.cluster, kind.facts, after, candidate)
         if answer.fault is not None:
             self._faults[answer.fault] = None
         self._rule[kind.id] = answer.rule
@@ -167,13 +154,17 @@ class Need:
 def fits(ask: Ask, kind: Kind) -> bool:
     """Whether one member fits into what is free, eligibility aside."""
     amounts = ask.amounts
-    if not kind.build.is_open or kind.cpu_free < amounts.cpu_milli or kind.memory_free < amounts.memory_bytes:
+    if kind.cpu_free < amounts.cpu_milli or kind.memory_free < amounts.memory_bytes:
         return False
+    if ask.gpus:
+        if amounts.gpu_milli == MILLI:
+            if kind.facts.gpus_free < ask.gpus:
+                return False
+        elif kind.facts.gpu_free_largest_milli < amounts.gpu_milli:
+            return False
     if ask.models and kind.build.gpu_model not in ask.models:
         return False
-    if ask.gpus and sum(free >= amounts.gpu_milli for free in kind.gpu_free) < ask.gpus:
-        return False
-    return not amounts.other or _other_fits(amounts.other, kind.other_free)
+    return kind.build.is_open and (not amounts.other or _other_fits(amounts.other, kind.other_free))
 
 
 def _other_fits(asked: tuple[tuple[str, int], ...], free: tuple[tuple[str, int], ...]) -> bool:

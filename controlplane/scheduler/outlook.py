@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from controlplane.domain.reasons import Reason
@@ -19,7 +17,6 @@ class Outlook:
     def __init__(self, state: State, agenda: Agenda) -> None:
         self._state = state
         self._agenda = agenda
-        self._empty: Column | None = None
 
     def reason(self, needs: tuple[Need, ...], gang: tuple[tuple[str, int], ...]) -> Reason:
         """``CAPACITY`` when the gang would fit the empty clusters, else the first of the reasons why it never will."""
@@ -29,7 +26,7 @@ class Outlook:
         return known
 
     def _reason(self, needs: tuple[Need, ...], gang: tuple[tuple[str, int], ...]) -> Reason:
-        column = self._empty_column()
+        column = self._agenda.empty_nodes(self._state)
         for need in needs:
             scores = need.scores(column)
             if not scores.size or int(scores.max()) == INFEASIBLE:
@@ -45,14 +42,6 @@ class Outlook:
         for row, node in enumerate(self._agenda.nodes):
             rows.setdefault(node.build.cluster, []).append(row)
         return [column[part] for _, part in sorted(rows.items())]
-
-    def _empty_column(self) -> Column:
-        """Every node as if open and unused."""
-        if self._empty is None:
-            kinds = self._state.kinds
-            rows = (kinds.empty(replace(node.build, is_open=True)) for node in self._agenda.nodes)
-            self._empty = np.fromiter(rows, dtype=np.int32, count=len(self._agenda.nodes))
-        return self._empty
 
     def _why_never(self, need: Need, column: Column) -> Reason:
         present = [self._state.kinds.kinds[kind] for kind in np.unique(column).tolist()]

@@ -257,6 +257,7 @@ class State:
         """Counts changes of the set of nodes."""
         self.counts = Counts()
         self.classes: dict[tuple[object, ...], JobClass] = {}
+        self.classes_made = 0
         self.asks: dict[tuple[object, ...], Ask] = {}
         self.charge_keys: dict[tuple[int, str], tuple[tuple[str, Key], ...]] = {}
         self.agenda: Agenda | None = None
@@ -272,7 +273,8 @@ class State:
         found = self.classes.get(key)
         if found is None:
             asks = tuple(self.ask_of(role) for role in spec.roles)
-            found = JobClass(len(self.classes), spec, asks, _gang(asks), _facts(spec, submitted_ms))
+            self.classes_made += 1
+            found = JobClass(self.classes_made, spec, asks, _gang(asks), _facts(spec, submitted_ms))
             self.classes[key] = found
         return found
 
