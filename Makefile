@@ -13,7 +13,7 @@ PY    := .venv/bin/python
 # A Python to build .venv with; unset, the first that is new enough is taken.
 PYTHON ?=
 WORLD  ?= controlplane/simulate/worlds/company-day.yaml
-LOG    ?= out/day.db
+DAY    := out/day.db
 
 # What `make check` leaves out: whatever is slow, starts a server, or measures.
 FAST := not slow and not services and not bench
@@ -31,10 +31,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: run test check check-format check-lint check-types check-floors check-tests bench setup lock clean moved
 .DEFAULT_GOAL := check
 
+# Its own earlier log goes first; no other log is ever removed.
 run: setup
-	@mkdir -p $(dir $(LOG))
-	@rm -f $(LOG) $(LOG)-wal $(LOG)-shm $(LOG)-journal
-	@.venv/bin/tidegate simulate $(WORLD) --log $(LOG)
+	@mkdir -p out
+	@rm -f $(DAY) $(DAY)-wal $(DAY)-shm $(DAY)-journal
+	@.venv/bin/tidegate simulate $(WORLD) --log $(DAY)
 
 test: setup
 	$(PY) -m pytest -m "not bench" --hypothesis-profile=ci
