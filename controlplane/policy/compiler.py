@@ -1,0 +1,508 @@
+"""From documents to compiled rules: types, names, outputs, reach, determinism and cost, each error with its place.
+
+Every expression is compiled twice: against a protobuf description of the vocabulary, which catches what is wrong with
+it, and over maps of anything, which is what evaluates it on plain dictionaries. A policy is not folded into one
+expression (the engine's depth limit is 32): variables, conditions and outputs stay apart and are evaluated lazily, in
+file order (:mod:`controlplane.policy.evaluation`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+
+from controlplane.policy.documents import Expression, MatchDocument, ParamDocument, Place, PolicyDocument, RuleDocument
+from controlplane.policy.engine import CelExprPython, Checker, Engine, Program, Refused
+from controlplane.policy.problems import Problem, Severity, snippet, suggestion
+from controlplane.policy.reads import Read, reading
+from controlplane.policy.restrictions import Bound, findings
+from controlplane.policy.tree import Tree, read_tree
+from controlplane.policy.vocabulary import PARAMS, RECORDS, VARIABLES, CelType, Point
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class CompiledExpression:
+    """One expression, ready to be evaluated."""
+
+    source: Expression
+    text: str
+    """What the engine got: variables whose values cannot leave the engine are written out in place."""
+    type: str
+    tree: Tree
+    facts: frozenset[Read]
+    """Read by this expression itself; its variables have their own."""
+    variables: tuple[tuple[str, CompiledVariable], ...]
+    """Whose values it is given, by name."""
+    params: frozenset[str]
+    program: Program
+    presence: Program | None
+    """For an optional value: whether there is one. ``program`` then gives the value inside."""
+    written_out: str
+    """The text with all variables in place: what it means when a variable cannot be evaluated on its own."""
+    bound: Bound
+
+
+@dataclass(slots=True, eq=False)
+class CompiledVariable:
+    """A variable of a rule."""
+
+    name: str
+    expression: CompiledExpression
+    is_used: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class CompiledMatch:
+    """One case: an output or a nested rule."""
+
+    condition: CompiledExpression | None
+    """``None`` is true."""
+    output: CompiledExpression | None
+    rule: CompiledRule | None
+    explanation: CompiledExpression | None
+    at: Place
+
+    @property
+    def is_unconditional(self) -> bool:
+        """No condition, or the literal ``true``."""
+        return self.condition is None or _is_literal(self.condition, True)
+
+
+@dataclass(slots=True, eq=False)
+class CompiledRule:
+    """Variables and cases."""
+
+    variables: tuple[CompiledVariable, ...]
+    matches: tuple[CompiledMatch, ...]
+    at: Place
+
+    @property
+    def may_be_silent(self) -> bool:
+        """Whether it can end without an answer."""
+        silent = False
+        for match in self.matches:
+            if match.rule is not None and match.rule.may_be_silent:
+                if not match.is_unconditional:
+                    return True
+                silent = True
+            elif match.is_unconditional:
+                return False
+            else:
+                silent = True
+        return silent
+
+
+@dataclass(slots=True, eq=False)
+class CompiledPolicy:
+    """One rule file, ready to be asked."""
+
+    file: str
+    name: str
+    point: Point
+    rule: CompiledRule
+    expressions: tuple[CompiledExpression, ...] = field(default=())
+    """All of them, in file order."""
+
+    @property
+    def facts(self) -> frozenset[Read]:
+        """All that any part of it may read."""
+        return frozenset(fact for expression in self.expressions for fact in expression.facts)
+
+
+def _is_literal(expression: CompiledExpression, value: bool) -> bool:
+    return expression.tree.kind == "const" and expression.tree.constant is value
+
+
+# --- environments ----------------------------------------------------------------------------------------------------
+
+_PACKAGE = "tidegate"
+_FieldProto = descriptor_pb2.FieldDescriptorProto
+_PROTO_TYPES = {
+    "bool": _FieldProto.TYPE_BOOL,
+    "int": _FieldProto.TYPE_INT64,
+    "double": _FieldProto.TYPE_DOUBLE,
+    "string": _FieldProto.TYPE_STRING,
+}
+
+
+def _describe(message: descriptor_pb2.DescriptorProto, name: str, spelled: str) -> None:
+    number = len(message.field) + 1
+    if spelled == CelType.LABELS:
+        # protobuf takes a repeated message for a map only under exactly this name
+        entry_name = "".join(part.capitalize() for part in name.split("_")) + "Entry"
+        entry = message.nested_type.add(name=entry_name)
+        entry.options.map_entry = True
+        for part, at in (("key", 1), ("value", 2)):
+            entry.field.add(name=part, number=at, type=_PROTO_TYPES["string"], label=_FieldProto.LABEL_OPTIONAL)
+        kind = f".{_PACKAGE}.{message.name}.{entry_name}"
+        message.field.add(
+            name=name, number=number, type=_FieldProto.TYPE_MESSAGE, label=_FieldProto.LABEL_REPEATED, type_name=kind
+        )
+    elif spelled.startswith("list<"):
+        element = _PROTO_TYPES[spelled.removeprefix("list<").removesuffix(">")]
+        message.field.add(name=name, number=number, type=element, label=_FieldProto.LABEL_REPEATED)
+    else:
+        message.field.add(name=name, number=number, type=_PROTO_TYPES[spelled], label=_FieldProto.LABEL_OPTIONAL)
+    message.field[-1].json_name = name  # else two parameters such as a_b and aB would clash
+
+
+def _descriptors(params: Sequence[ParamDocument]) -> descriptor_pool.DescriptorPool:
+    file = descriptor_pb2.FileDescriptorProto(name="tidegate/vocabulary.proto", package=_PACKAGE, syntax="proto3")
+    for record in RECORDS:
+        message = file.message_type.add(name=record.name)
+        for field_ in record.fields:
+            _describe(message, field_.name, str(field_.type))
+    bundle_params = file.message_type.add(name="Params")
+    for param in params:
+        _describe(bundle_params, param.name, param.type)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+class Environment:
+    """What is shared by all rules of one bundle: descriptions, parameters, and one checker and engine per point."""
+
+    def __init__(self, params: Sequence[ParamDocument]) -> None:
+        self.params = {param.name: param for param in params}
+        self._pool = _descriptors(params)
+        self._checkers: dict[str, Checker] = {}
+        self._engines: dict[str, CelExprPython] = {}
+
+    def checker(self, point: Point) -> Checker:
+        """Checks against the vocabulary of the point."""
+        if point.name not in self._checkers:
+            names = {
+                variable.name: f"{_PACKAGE}.{variable.record.name}" if variable.record else "int"
+                for variable in point.variables
+            }
+            self._checkers[point.name] = Checker(self._pool, {**names, PARAMS: f"{_PACKAGE}.Params"})
+        return self._checkers[point.name]
+
+    def engine(self, point: Point) -> Engine:
+        """Evaluates over plain dictionaries at the point."""
+        if point.name not in self._engines:
+            names = {variable.name: "map<string, dyn>" if variable.record else "int" for variable in point.variables}
+            record = "map<string, dyn>"
+            self._engines[point.name] = CelExprPython({**names, PARAMS: record, VARIABLES: record})
+        return self._engines[point.name]
+
+
+# --- compiling -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What an expression may name, at its place in the file."""
+
+    checker: Checker
+    variables: Mapping[str, CompiledVariable | None]
+    """``None`` for a variable that did not compile: it is of any type, so that the check goes on."""
+
+    def bounds(self) -> dict[str, Bound]:
+        return {
+            f"{VARIABLES}.{name}": Bound(0, variable.expression.bound.size, variable.expression.bound.item)
+            for name, variable in self.variables.items()
+            if variable is not None
+        }
+
+
+class PolicyCompiler:
+    """Compiles one rule file. ``problems`` is complete once :meth:`compile` has returned."""
+
+    def __init__(self, document: PolicyDocument, point: Point, environment: Environment, text: str) -> None:
+        self.document = document
+        self.point = point
+        self.environment = environment
+        self.engine = environment.engine(point)
+        self.text = text
+        self.problems: list[Problem] = []
+        self.expressions: list[CompiledExpression] = []
+
+    def compile(self) -> CompiledPolicy | None:
+        """The policy, or ``None`` if there are errors."""
+        scope = _Scope(self.environment.checker(self.point), {})
+        rule = self._rule(self.document.rule, scope)
+        if any(problem.severity is Severity.ERROR for problem in self.problems):
+            return None
+        return CompiledPolicy(self.document.file, self.document.name, self.point, rule, tuple(self.expressions))
+
+    # -- rules
+
+    def _rule(self, document: RuleDocument, scope: _Scope) -> CompiledRule:
+        before = len(self.problems)
+        own: list[CompiledVariable] = []
+        for variable in document.variables:
+            expression = self._expression(variable.expression, scope, "variable")
+            compiled = CompiledVariable(variable.name, expression) if expression else None
+            if compiled is not None:
+                own.append(compiled)
+            spelled = expression.type if expression else "dyn"
+            checker = scope.checker.with_variable(f"{VARIABLES}.{variable.name}", spelled)
+            scope = _Scope(checker, {**scope.variables, variable.name: compiled})
+        matches = tuple(self._match(match, scope) for match in document.match)
+        rule = CompiledRule(tuple(own), matches, document.at)
+        if len(self.problems) == before:  # a condition that does not compile says nothing about what is reached
+            self._refuse_unreachable(rule)
+            self._warn_of_unused(document, rule)
+        return rule
+
+    def _match(self, document: MatchDocument, scope: _Scope) -> CompiledMatch:
+        condition = self._expression(document.condition, scope, "condition") if document.condition else None
+        if condition is not None and condition.type != "bool" and document.condition is not None:
+            message = f"a condition is true or false, but this is of type {condition.type}"
+            self._say(document.condition.locate(0), message, "wrong-type")
+        output = self._expression(document.output, scope, "output") if document.output else None
+        if output is not None and document.output is not None:
+            self._refuse_wrong_output(document.output, output)
+        explanation = self._expression(document.explanation, scope, "explanation") if document.explanation else None
+        if explanation is not None and explanation.type != "string" and document.explanation is not None:
+            message = f"an explanation is a text, but this is of type {explanation.type}; quote it inside the quotes"
+            self._say(document.explanation.locate(0), message, "wrong-type")
+        rule = self._rule(document.rule, scope) if document.rule else None
+        return CompiledMatch(condition, output, rule, explanation, document.at)
+
+    def _refuse_wrong_output(self, source: Expression, output: CompiledExpression) -> None:
+        wanted = self.point.answer.output
+        fits = {wanted, f"optional_type<{wanted}>", "optional_type<dyn>"} if self.point.answer.is_optional else {wanted}
+        if output.type in fits or (output.tree.kind == "list" and not output.tree.children and wanted == "list<int>"):
+            return
+        message = f"the point '{self.point.name}' is answered with {_WANTED[wanted]}, but this is of type {output.type}"
+        self._say(source.locate(0), message, "wrong-output")
+
+    def _refuse_unreachable(self, rule: CompiledRule) -> None:
+        conditions: dict[str, int] = {}
+        for number, match in enumerate(rule.matches):
+            ends_here = match.is_unconditional and not (match.rule is not None and match.rule.may_be_silent)
+            if ends_here and number < len(rule.matches) - 1:
+                unreached = rule.matches[number + 1]
+                message = f"this match can never be reached: the one in line {match.at.line} always applies"
+                self._say(unreached.at, message, "unreachable-match")
+                return
+            if match.condition is None:
+                continue
+            if _is_literal(match.condition, False):
+                self._say(
+                    match.at, "this match can never be reached: its condition is always false", "unreachable-match"
+                )
+            seen = conditions.setdefault(" ".join(match.condition.source.text.split()), match.at.line)
+            if seen != match.at.line and not self._falls_through(rule, seen):
+                message = f"this match can never be reached: line {seen} has the same condition"
+                self._say(match.at, message, "unreachable-match")
+
+    def _falls_through(self, rule: CompiledRule, line: int) -> bool:
+        return any(match.is_unconditional for match in rule.matches if match.at.line == line)
+
+    def _warn_of_unused(self, document: RuleDocument, rule: CompiledRule) -> None:
+        unused = {variable.name for variable in rule.variables if not variable.is_used}
+        for variable in document.variables:
+            if variable.name in unused:
+                message = f"the variable '{variable.name}' is never used; remove it"
+                self._say(variable.at, message, "unused-variable", Severity.WARNING)
+
+    # -- expressions
+
+    def _expression(self, source: Expression, scope: _Scope, role: str) -> CompiledExpression | None:
+        try:
+            tree = read_tree(scope.checker.check(source.text))
+        except Refused as refused:
+            for diagnostic in refused.diagnostics:
+                if _follows_from_another(diagnostic.message, refused):
+                    continue
+                offset = _start_of_name(diagnostic.message, source.text, diagnostic.offset)
+                message = self._sentence(diagnostic.message, source.text, offset, scope)
+                self._say(source.locate(offset), message, "does-not-compile")
+            return None
+        read = reading(tree, self.point)
+        found, bound = findings(tree, scope.bounds())
+        for finding in found:
+            self._say(source.locate(finding.offset), finding.message, finding.code)
+        for name, offset in {name: offset for offset, name in reversed(read.whole)}.items():
+            message = (
+                f"'{name}' as a whole is not a value; name one of its fields, such as {name}.{self._a_field(name)}"
+            )
+            self._say(source.locate(offset), message, "whole-record")
+        if found or read.whole:
+            return None
+        used = {name: scope.variables.get(name) for name in sorted(read.variables)}
+        known = {name: variable for name, variable in used.items() if variable is not None}
+        if len(known) < len(used):
+            return None  # a variable of it has already been reported
+        for variable in known.values():
+            variable.is_used = True
+        return self._program(source, tree, known, bound, role, (read.facts, read.params))
+
+    def _program(
+        self,
+        source: Expression,
+        tree: Tree,
+        variables: dict[str, CompiledVariable],
+        bound: Bound,
+        role: str,
+        read: tuple[frozenset[Read], frozenset[str]],
+    ) -> CompiledExpression | None:
+        placed = {name: v.expression.text for name, v in variables.items() if not is_portable(v.expression.type)}
+        given: dict[str, CompiledVariable] = {n: v for n, v in variables.items() if n not in placed}
+        facts, params = read
+        for name in placed:
+            inner = variables[name].expression
+            facts, params = facts | inner.facts, params | inner.params
+            given.update((n, v) for n, v in inner.variables)
+        text = write_out(source.text, placed)
+        everything = {name: v.expression.written_out for name, v in variables.items()}
+        is_optional = tree.type.startswith("optional_type") and role in ("output", "explanation")
+        try:
+            program = self.engine.program(f"({text}\n).value()" if is_optional else text)
+            presence = self.engine.program(f"({text}\n).hasValue()") if is_optional else None
+        except Refused as refused:
+            message = f"the expression cannot be run: {refused.diagnostics[0].message}"
+            self._say(source.locate(0), message, "does-not-compile")
+            return None
+        compiled = CompiledExpression(
+            source=source,
+            text=text,
+            type=tree.type,
+            tree=tree,
+            facts=facts,
+            variables=tuple(sorted(given.items())),
+            params=params,
+            program=program,
+            presence=presence,
+            written_out=write_out(source.text, everything),
+            bound=bound,
+        )
+        self.expressions.append(compiled)
+        return compiled
+
+    # -- words
+
+    def _a_field(self, name: str) -> str:
+        if name == PARAMS:
+            return next(iter(self.environment.params), "<name>")
+        variable = self.point.variable(name)
+        return variable.record.fields[0].name if variable is not None and variable.record is not None else "<name>"
+
+    def _sentence(self, message: str, source: str, offset: int, scope: _Scope) -> str:
+        """The engine's message in the words of the vocabulary."""
+        undefined = re.match(r"undefined field '([^']*)' not found in struct '(?:\w+\.)*(\w+)'", message)
+        if undefined:
+            return self._no_such_field(undefined.group(1), undefined.group(2), source, offset)
+        unknown = _UNDECLARED.match(message)
+        if unknown:
+            return self._no_such_name(unknown.group(1), source, offset, scope)
+        overload = re.match(r"found no matching overload for '([^']*)' applied to '(.*)'$", message)
+        if overload:
+            return _no_overload(overload.group(1), overload.group(2))
+        if "recursion" in message:
+            return "the expression is nested or chained too deep (32 is the limit); use variables for its parts"
+        if message.startswith("Syntax error: "):
+            what = re.sub(r" expecting \{.*$", "", message.removeprefix("Syntax error: "))
+            return f"this is not a valid expression: {what.replace('<EOF>', 'the end')}"
+        return message.replace("tidegate.", "")
+
+    def _no_such_field(self, name: str, struct: str, source: str, offset: int) -> str:
+        if struct == "Params":
+            known = suggestion(name, self.environment.params)
+            return f"the bundle has no parameter '{name}'{known} (parameters stand in bundle.yaml)"
+        record = next(record for record in RECORDS if record.name == struct)
+        before = re.search(r"(\w+)\s*$", source[:offset])
+        owner = before.group(1) if before else record.name.lower()
+        return f"{owner} has no field '{name}'{suggestion(name, [field_.name for field_ in record.fields])}"
+
+    def _no_such_name(self, name: str, source: str, offset: int, scope: _Scope) -> str:
+        after = re.match(r"variables\s*\.\s*(\w+)", source[offset:])
+        if after:
+            return f"no variable '{after.group(1)}' is defined above{suggestion(after.group(1), scope.variables)}"
+        name = name.partition(".")[0]
+        known = [variable.name for variable in self.point.variables] + [PARAMS, VARIABLES]
+        names = ", ".join(sorted(known))
+        return f"there is no '{name}' at the point '{self.point.name}'{suggestion(name, known)} (it has {names})"
+
+    def _say(self, at: Place, message: str, code: str, severity: Severity = Severity.ERROR) -> None:
+        shown = snippet(self.text, at.line, at.column)
+        self.problems.append(Problem(at.file, at.line, at.column, message, shown, severity, code))
+
+
+_WANTED = {
+    "bool": "true or false",
+    "int": "a whole number (int)",
+    "list<int>": "a list of whole numbers (list<int>)",
+    "string": "a text (string)",
+}
+
+
+_UNDECLARED = re.compile(r"undeclared reference to '([^']*)'")
+
+
+def _start_of_name(message: str, source: str, offset: int) -> int:
+    """The engine points at the last dot of an unknown dotted name; people look at its start."""
+    unknown = _UNDECLARED.match(message)
+    if unknown is None or "." not in unknown.group(1):
+        return offset
+    head = r"\s*\.\s*".join(re.escape(part) for part in unknown.group(1).split(".")[:-1])
+    before = re.search(head + r"\s*$", source[:offset])
+    return before.start() if before else offset
+
+
+def _follows_from_another(message: str, refused: Refused) -> bool:
+    """After ``variables`` as a whole is unknown, the engine complains of each part of the name as well."""
+    texts = [diagnostic.message for diagnostic in refused.diagnostics]
+    before = texts[: texts.index(message)]
+    return _UNDECLARED.match(message) is not None and any("'variables'" in other for other in before)
+
+
+_SIGNS = re.compile(r"^_(.+)_$|^(.)_$")
+
+
+def _no_overload(function: str, arguments: str) -> str:
+    kinds = arguments.strip("()").replace("tidegate.", "")
+    signs = _SIGNS.match(function)
+    if function == "_?_:_":
+        return f"'? :' needs true or false before '?' and the same type on both sides of ':', not ({kinds})"
+    if function == "_[_]":
+        return f"[ ] does not fit ({kinds})"
+    if signs is None:
+        return f"{function.removeprefix('@')}() cannot be applied to ({kinds})"
+    sign = signs.group(1) or signs.group(2)
+    hint = ""
+    if {"int", "double"} == {kind.strip() for kind in kinds.split(",")}:
+        hint = "; write both as whole numbers, or convert with int() or double()"
+    return f"'{sign}' cannot be applied to ({kinds}){hint}"
+
+
+# --- variables in place ----------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(
+    r"""
+      (?:[rR][bB]?|[bB][rR])(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"\n]*"|'[^'\n]*')
+    | [bB]?(?:\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    | //[^\n]*
+    | (?<![\w.])variables\s*\.\s*(?P<name>[A-Za-z_]\w*)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def write_out(source: str, values: Mapping[str, str]) -> str:
+    """The source with ``variables.<name>`` replaced by the bracketed text of each value; texts and comments stay."""
+    if not values:
+        return source
+
+    def replaced(found: re.Match[str]) -> str:
+        value = values.get(found.group("name") or "")
+        return f"({value}\n)" if value is not None else found.group()
+
+    return _TOKEN.sub(replaced, source)
+
+
+_PORTABLE = re.compile(r"(?:list<|map<(?:string|int|bool), )*(?:bool|int|double|string|null)>*")
+
+
+def is_portable(spelled: str) -> bool:
+    """Whether a value of this type may leave the engine and come back the same."""
+    return _PORTABLE.fullmatch(spelled) is not None

@@ -1,0 +1,334 @@
+"""The decision points and everything that a rule may name there: type, unit and English meaning of each.
+
+This is the contract with policy authors. The static check, the values given to the engine and the reference page are
+all made from it. A field is read from the scheduler's facts under the same name; a test holds the two together. To add
+a point: describe its variables here, add it to :data:`POINTS`, and ask it in :mod:`controlplane.policy.rules`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+MAX_LABELS = 64
+"""How many labels the cost bound reckons with; a loop over labels costs this many rounds."""
+MAX_MODELS = 64
+"""What a role may list (``workloads.Role.gpu_models``)."""
+MAX_TEXT = 1_024
+"""Length that the cost bound reckons with for a text (the longest label value)."""
+
+
+class CelType(StrEnum):
+    """Types of fields and parameters, spelled as CEL spells them."""
+
+    BOOL = "bool"
+    INT = "int"
+    DOUBLE = "double"
+    STRING = "string"
+    STRINGS = "list<string>"
+    INTS = "list<int>"
+    LABELS = "map<string, string>"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a record."""
+
+    name: str
+    type: CelType
+    unit: str
+    """Such as ``ms``, ``milli-GPU``, ``bytes``; empty for names and plain counts of nothing."""
+    meaning: str
+    optional: bool = False
+    """Whether it may be absent; ``has(...)`` tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A kind of thing that rules read, such as a job."""
+
+    name: str
+    meaning: str
+    fields: tuple[Field, ...]
+
+    def field(self, name: str) -> Field | None:
+        """The field of that name."""
+        return next((field for field in self.fields if field.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A name that a rule may use at a point: a record, or ``now``."""
+
+    name: str
+    record: Record | None
+    meaning: str
+    optional: bool = False
+    """Whether all of it may be absent: then ``has()`` of each of its fields is false."""
+
+
+class Answer(StrEnum):
+    """What a point wants to hear."""
+
+    BOOL = "bool"
+    INT = "int"
+    INTS = "list<int>"
+    OPTIONAL_INT = "optional<int>"
+    OPTIONAL_STRING = "optional<string>"
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it is an answer that no match applies."""
+        return self in (Answer.OPTIONAL_INT, Answer.OPTIONAL_STRING)
+
+    @property
+    def output(self) -> str:
+        """The CEL type of one output."""
+        return str(self).removeprefix("optional<").removesuffix(">") if self.is_optional else str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One decision point."""
+
+    name: str
+    asked: str
+    variables: tuple[Variable, ...]
+    answer: Answer
+    meaning: str
+    """Of the answer."""
+    silent: str
+    """What happens when the bundle has no rule for the point."""
+    closed: str
+    """What happens when the rule errs."""
+
+    def variable(self, name: str) -> Variable | None:
+        """The variable of that name."""
+        return next((variable for variable in self.variables if variable.name == name), None)
+
+
+_S, _I = CelType.STRING, CelType.INT
+
+JOB = Record(
+    "Job",
+    "A job as submitted.",
+    (
+        Field("id", _S, "", "its id, such as j123"),
+        Field("name", _S, "", "its name, as the submitter wrote it"),
+        Field("queue", _S, "", "the queue that it was submitted to"),
+        Field("user", _S, "", "who submitted it"),
+        Field("priority", _I, "", "what the submitter asked for; higher is more urgent"),
+        Field("labels", CelType.LABELS, "", "labels of the job, key to value"),
+        Field("members", _I, "members", "the size of the gang, all roles together"),
+        Field("gpus_milli", _I, "milli-GPU", "GPUs of the whole gang"),
+        Field("cpu_milli", _I, "milli-CPU", "CPUs of the whole gang"),
+        Field("memory_bytes", _I, "bytes", "memory of the whole gang"),
+        Field("gpu_models", CelType.STRINGS, "", "GPU models that it accepts, any of them; empty accepts all"),
+        Field("submitted_ms", _I, "ms since the epoch", "when it was submitted"),
+        Field("attempts", _I, "attempts", "how often it has been started so far"),
+        Field("estimate_ms", _I, "ms", "how long it will run, as the submitter believes", optional=True),
+        Field("wait_limit_ms", _I, "ms", "how long after submission it gives up waiting", optional=True),
+    ),
+)
+
+ROLE = Record(
+    "Role",
+    "One role of a gang. Amounts are per member.",
+    (
+        Field("name", _S, "", "its name inside the job"),
+        Field("count", _I, "members", "how many members it has"),
+        Field("cpu_milli", _I, "milli-CPU", "CPUs of one member"),
+        Field("memory_bytes", _I, "bytes", "memory of one member"),
+        Field("gpus", _I, "GPUs", "GPUs of one member"),
+        Field("gpu_milli", _I, "milli-GPU", "how much of each GPU; below 1000 it shares one GPU with others"),
+        Field("gpu_models", CelType.STRINGS, "", "GPU models that it accepts, any of them; empty accepts all"),
+    ),
+)
+
+QUEUE = Record(
+    "Queue",
+    "A queue at this moment of the cycle.",
+    (
+        Field("name", _S, "", "its name"),
+        Field("parent", _S, "", "the queue above it; empty at the top"),
+        Field("weight", _I, "", "its weight among its siblings; 0 comes after all others"),
+        Field(
+            "share_ppb", _I, "parts per billion", "its dominant share of the whole home capacity, all below included"
+        ),
+        Field("weighted_share_ppb", _I, "parts per billion", "its share divided by its weight, rounded up"),
+        Field("gpu_used_milli", _I, "milli-GPU", "GPUs in use, all below included"),
+        Field("gpu_nominal_milli", _I, "milli-GPU", "GPUs that are its own"),
+        Field("gpu_borrowed_milli", _I, "milli-GPU", "GPUs in use above its own"),
+        Field("pending", _I, "jobs", "jobs that wait"),
+        Field("running", _I, "jobs", "jobs that run"),
+        Field("oldest_ms", _I, "ms since the epoch", "submission of the oldest job that waits; 0 if none does"),
+    ),
+)
+
+CLUSTER = Record(
+    "Cluster",
+    "A cluster.",
+    (
+        Field("name", _S, "", "its name"),
+        Field("site", _S, "", "'home' for machines that are owned, 'cloud' for rented ones"),
+        Field("labels", CelType.LABELS, "", "labels of the cluster, key to value"),
+    ),
+)
+
+NODE = Record(
+    "Node",
+    "A kind of node: its capacity and what is free of it. Nodes in the same state share one.",
+    (
+        Field("cluster", _S, "", "the cluster that it belongs to"),
+        Field("flavor", _S, "", "its kind of capacity"),
+        Field("gpu_model", _S, "", "model of its GPUs; empty if it has none"),
+        Field("labels", CelType.LABELS, "", "labels of the node, key to value"),
+        Field("cpu_milli", _I, "milli-CPU", "its CPUs"),
+        Field("memory_bytes", _I, "bytes", "its memory"),
+        Field("gpus", _I, "GPUs", "how many GPUs it has"),
+        Field("cpu_free_milli", _I, "milli-CPU", "CPUs that are free"),
+        Field("memory_free_bytes", _I, "bytes", "memory that is free"),
+        Field("gpu_free_milli", _I, "milli-GPU", "what is free on all its GPUs together"),
+        Field("gpus_free", _I, "GPUs", "GPUs of which nothing is used"),
+        Field("gpu_free_largest_milli", _I, "milli-GPU", "what is free on the GPU with most free"),
+    ),
+)
+
+CANDIDATE = Record(
+    "Candidate",
+    "One node (and one of its GPUs, for a fraction) as a place for one member. Reading it costs one question per node.",
+    (
+        Field("node", _S, "", "name of the node"),
+        Field("gpu", _I, "", "index of the GPU for a fraction, -1 otherwise"),
+        Field("lottery", _I, "", "a ticket drawn by hashing job, node and GPU: the same in every replay"),
+    ),
+)
+
+HOME = Record(
+    "Home",
+    "All clusters of site 'home' together.",
+    (
+        Field("gpu_milli", _I, "milli-GPU", "GPUs in all"),
+        Field("gpu_free_milli", _I, "milli-GPU", "GPUs that are free"),
+        Field("gpu_pending_milli", _I, "milli-GPU", "GPUs asked for by jobs that wait"),
+        Field(
+            "pressure_ppm", _I, "parts per million", "GPUs used and waited for, relative to all GPUs; 1000000 is full"
+        ),
+    ),
+)
+
+OFFER = Record(
+    "Offer",
+    "One offer of a cloud, as seen by one waiting job.",
+    (
+        Field("cluster", _S, "", "the cloud cluster that offers"),
+        Field("name", _S, "", "name of the offer"),
+        Field("flavor", _S, "", "kind of capacity that it provides"),
+        Field("market", _S, "", "how it is bought: 'reserved', 'on-demand' or 'spot'"),
+        Field("gpu_model", _S, "", "model of its GPUs; empty if it has none"),
+        Field("gpus", _I, "GPUs", "GPUs of one node"),
+        Field("price_micro_usd_per_hour", _I, "micro-USD per hour", "price of one node"),
+        Field("lead_time_ms", _I, "ms", "from asking to a ready node, as expected"),
+        Field("nodes_needed", _I, "nodes", "nodes that hold the whole gang"),
+        Field("nodes_left", _I, "nodes", "nodes that can still be asked for"),
+        Field("cost_micro_usd", _I, "micro-USD", "what would be promised for the job, up to the deadline"),
+    ),
+)
+
+BUDGET = Record(
+    "Budget",
+    "The tightest budget that a burst of the job would be charged to.",
+    (
+        Field("name", _S, "", "its name"),
+        Field("limit_micro_usd", _I, "micro-USD", "its limit in one window"),
+        Field("left_micro_usd", _I, "micro-USD", "what is left in this window; promises count as spent"),
+        Field("window_left_ms", _I, "ms", "time to the end of this window"),
+    ),
+)
+
+RECORDS = (JOB, ROLE, QUEUE, CLUSTER, NODE, CANDIDATE, HOME, OFFER, BUDGET)
+
+NOW = Variable("now", None, "the instant of the decision, in ms since the epoch")
+_JOB = Variable("job", JOB, "the job")
+_ROLE = Variable("role", ROLE, "the role of the job that needs a place")
+
+POINTS: tuple[Point, ...] = (
+    Point(
+        "admission",
+        "once per submission",
+        (_JOB, Variable("queue", QUEUE, "the queue that it was submitted to"), NOW),
+        Answer.OPTIONAL_STRING,
+        "why the submission is refused; no answer admits it",
+        "every submission is admitted",
+        "the submission is refused",
+    ),
+    Point(
+        "ordering.queue",
+        "per queue with work, in every cycle",
+        (Variable("queue", QUEUE, "the queue"), NOW),
+        Answer.INTS,
+        "the queue with the lowest list goes first; lists are compared number by number",
+        "queues go by weighted dominant share",
+        "the queue goes last",
+    ),
+    Point(
+        "ordering.job",
+        "per kind of job in one queue",
+        (_JOB, Variable("queue", QUEUE, "the queue of the job"), NOW),
+        Answer.INTS,
+        "the job with the lowest list goes first; lists are compared number by number",
+        "jobs go by priority",
+        "the job goes last",
+    ),
+    Point(
+        "eligibility",
+        "per role and kind of node",
+        (
+            _JOB,
+            _ROLE,
+            Variable("cluster", CLUSTER, "the cluster of the node"),
+            Variable("node", NODE, "the kind of node"),
+        ),
+        Answer.BOOL,
+        "whether members of the role may be on such nodes",
+        "every node is eligible",
+        "the node is not eligible",
+    ),
+    Point(
+        "scoring",
+        "per role and kind of node that has room",
+        (
+            _ROLE,
+            Variable("cluster", CLUSTER, "the cluster of the node"),
+            Variable("before", NODE, "the node as it is"),
+            Variable("after", NODE, "the node as it would be with the member on it"),
+            Variable("candidate", CANDIDATE, "the very node; reading it costs one question per node", optional=True),
+        ),
+        Answer.INT,
+        "the node with the highest number is taken",
+        "all nodes are alike",
+        "the node is taken last",
+    ),
+    Point(
+        "burst",
+        "per waiting job and offer",
+        (
+            _JOB,
+            Variable("queue", QUEUE, "the queue of the job"),
+            Variable("home", HOME, "all clusters of site 'home' together"),
+            Variable("offer", OFFER, "the offer"),
+            Variable("budget", BUDGET, "the tightest budget that would be charged; absent if none is", optional=True),
+            NOW,
+        ),
+        Answer.OPTIONAL_INT,
+        "cost of serving the job by the offer, lower is better; no answer keeps the job at home",
+        "the job stays at home",
+        "the job stays at home",
+    ),
+)
+
+BY_NAME: dict[str, Point] = {point.name: point for point in POINTS}
+PARAMS = "params"
+"""The variable under which the parameters of a bundle are read."""
+VARIABLES = "variables"
+"""The variable under which the variables of a rule are read."""
