@@ -130,9 +130,10 @@ class Agent:
         view = self._look(now_ms)
         if view is None:
             return self._reports.take()
-        lost = self._see_nodes(view)
+        lost = self._see_nodes(view) if view.nodes or view.is_full else None
         self._leases.see(view)
-        self._capacity.see(view)
+        if view.capacity or view.is_full:
+            self._capacity.see(view)
         self._act(now_ms, lost)
         return self._reports.take()
 
@@ -167,12 +168,14 @@ class Agent:
         return view
 
     def _act(self, now_ms: int, lost: list[SeenNode] | None = None) -> None:
-        self._capacity.enforce_deadlines(now_ms)
         if not self._replaying:
             self._leases.act(now_ms)
-        for node in lost or ():
-            self._report_node(node)
-        self._capacity.act(now_ms, only_overdue=self._replaying)
+        if lost:
+            for node in lost:
+                self._report_node(node)
+        if not self._capacity.is_idle:
+            self._capacity.enforce_deadlines(now_ms)
+            self._capacity.act(now_ms, only_overdue=self._replaying)
 
     def _see_nodes(self, view: ClusterView) -> list[SeenNode]:
         """Report nodes that came or changed; give those that were lost, to be reported after their leases."""

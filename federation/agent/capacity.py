@@ -180,6 +180,11 @@ class CapacityBook:
         return earliest(self._alarms.next_ms(), self._deadlines.next_ms())
 
     @property
+    def is_idle(self) -> bool:
+        """Whether :meth:`enforce_deadlines` and :meth:`act` have nothing to do at any time."""
+        return not (self._marked or self._alarms or self._deadlines)
+
+    @property
     def is_marked(self) -> bool:
         """Whether something has changed since the last :meth:`act`."""
         return bool(self._marked)

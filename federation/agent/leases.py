@@ -21,6 +21,13 @@ that the plane can place the job elsewhere instead of waiting for a cluster that
 DETAIL_CHARACTERS = 1_024
 """What ``LeaseObserved.detail`` holds; longer texts from a cluster are cut."""
 
+# Before Python 3.12, naming a member of an enum costs more than a dictionary access; these are on the way of each job.
+_ABSENT = SeenPhase.ABSENT
+_LAUNCHING = SeenPhase.LAUNCHING
+_WANTED = Wanted.WANTED
+_HELD = Wanted.HELD
+_ORPHAN = Wanted.ORPHAN
+
 _REPORTED = {
     phase: LeasePhase(phase.value) for phase in SeenPhase if phase.value in {item.value for item in LeasePhase}
 }
@@ -69,9 +76,9 @@ class LeaseBook:
             return
         record = self._records.get(lease)
         if record is None:
-            record = self._records[lease] = LeaseRecord(lease, Wanted.WANTED)
-        elif record.phase is Wanted.ORPHAN:
-            record.phase = Wanted.WANTED
+            record = self._records[lease] = LeaseRecord(lease, _WANTED)
+        elif record.phase is _ORPHAN:
+            record.phase = _WANTED
             record.reported = None
         if record.wanted is None:
             record.wanted = WantedLease(lease, event.job, event.attempt, event.cluster, event.members)
@@ -86,7 +93,7 @@ class LeaseBook:
         record = self._records.get(lease)
         if record is None:
             record = self._records[lease] = LeaseRecord(lease, Wanted.UNWANTED)
-        elif record.phase in (Wanted.WANTED, Wanted.HELD, Wanted.ORPHAN):
+        elif record.phase in (_WANTED, _HELD, _ORPHAN):
             record.phase = Wanted.UNWANTED
             self._mark(record)
         record.position = max(record.position, position)
@@ -97,14 +104,14 @@ class LeaseBook:
             return
         record = self._records.get(lease)
         if record is None:
-            record = self._records[lease] = LeaseRecord(lease, Wanted.ORPHAN)
+            record = self._records[lease] = LeaseRecord(lease, _ORPHAN)
         if phase in TERMINAL:
             if record.phase is not Wanted.SETTLED:
                 record.phase = Wanted.SETTLED
                 self._mark(record, ours=True)
-        elif record.phase is Wanted.WANTED or (record.phase is Wanted.ORPHAN and not record.is_ours):
+        elif record.phase is _WANTED or (record.phase is _ORPHAN and not record.is_ours):
             # After a restart: the log says that it was launched, so its absence means that it was lost.
-            record.phase = Wanted.HELD
+            record.phase = _HELD
             record.reported = record.reported or phase
             self._mark(record, ours=True)
 
@@ -125,15 +132,15 @@ class LeaseBook:
         if view.is_full:
             listed = {seen.lease for seen in view.leases}
             for record in self._records.values():
-                if record.seen is not SeenPhase.ABSENT and record.lease not in listed:
-                    self._see(SeenLease(record.lease, SeenPhase.ABSENT))
+                if record.seen is not _ABSENT and record.lease not in listed:
+                    self._see(SeenLease(record.lease, _ABSENT))
 
     def _see(self, seen: SeenLease) -> None:
         record = self._records.get(seen.lease)
         if record is None:
-            if seen.phase is SeenPhase.ABSENT:
+            if seen.phase is _ABSENT:
                 return
-            phase = Wanted.SETTLED if seen.lease in self._settled else Wanted.ORPHAN
+            phase = Wanted.SETTLED if seen.lease in self._settled else _ORPHAN
             record = self._records[seen.lease] = LeaseRecord(seen.lease, phase)
         changed = record.seen is not seen.phase or not record.is_ours
         record.seen, record.exit_code, record.detail = seen.phase, seen.exit_code, seen.detail
@@ -152,9 +159,10 @@ class LeaseBook:
 
     def act(self, now_ms: int) -> None:
         """Reconcile what changed or is due again, and carry it out."""
-        for lease in self._alarms.due(now_ms):
-            if lease in self._records:
-                self._marked[lease] = self._records[lease]
+        if self._alarms:
+            for lease in self._alarms.due(now_ms):
+                if lease in self._records:
+                    self._marked[lease] = self._records[lease]
         if not self._marked:
             return
         marked, self._marked = self._marked, {}
@@ -176,14 +184,14 @@ class LeaseBook:
         match action.act:
             case Act.LAUNCH:
                 self._launch(record, now_ms)
+            case Act.REPORT:
+                self._report(record, _REPORTED[record.seen], now_ms)
             case Act.END:
                 self._end(record, now_ms)
             case Act.ADOPT:
-                record.phase = Wanted.HELD
-            case Act.REPORT:
-                self._report(record, _REPORTED[record.seen], now_ms)
+                record.phase = _HELD
             case Act.REPORT_LOST:
-                absent = record.seen is SeenPhase.ABSENT
+                absent = record.seen is _ABSENT
                 record.detail = "the cluster no longer has it" if absent else "stopped in the cluster, not by the plane"
                 self._report(record, LeasePhase.LOST, now_ms)
             case Act.REPORT_ENDED:
@@ -209,8 +217,8 @@ class LeaseBook:
                 self._try_again(record, error, LeasePhase.LAUNCHING, now_ms)
         else:
             record.is_doubtful = False
-            record.phase = Wanted.HELD
-            record.seen = SeenPhase.LAUNCHING
+            record.phase = _HELD
+            record.seen = _LAUNCHING
             record.tries = 0
 
     def _give_up(self, record: LeaseRecord, why: str, now_ms: int) -> None:
@@ -225,7 +233,7 @@ class LeaseBook:
             self._try_again(record, error, record.reported or LeasePhase.RUNNING, now_ms)
             return False
         # A cluster that forgot the request is asked once more when the grace is long over.
-        if record.seen is not SeenPhase.ABSENT:
+        if record.seen is not _ABSENT:
             record.tries += 1
             self._alarms.set(record.lease, now_ms + self._grace_ms + RETRY_MAX_MS)
         return True
@@ -259,11 +267,11 @@ class LeaseBook:
         if record.reported is phase:
             return
         record.reported = phase
-        if phase in TERMINAL and record.phase is not Wanted.ORPHAN:
+        if phase in TERMINAL and record.phase is not _ORPHAN:
             record.phase = Wanted.OVER
             self._alarms.clear(record.lease)
         detail = record.detail
-        if record.phase is Wanted.ORPHAN:
+        if record.phase is _ORPHAN:
             detail = "unknown to the plane; it is ended" if phase not in TERMINAL else "was unknown to the plane"
         self._say(record, phase, record.exit_code, detail, now_ms)
 

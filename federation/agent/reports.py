@@ -83,6 +83,10 @@ class Alarms:
         self._heap: list[tuple[int, str]] = []
         self._at_ms: dict[str, int] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anything may be set; never false when something is."""
+        return bool(self._heap)
+
     def set(self, name: str, at_ms: int) -> None:
         """Wake for ``name`` at ``at_ms`` and not before."""
         self._at_ms[name] = at_ms

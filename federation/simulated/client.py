@@ -51,6 +51,13 @@ class Kind(IntEnum):
     ORDER = 2
 
 
+# Before Python 3.12, naming a member of an enum costs more than a dictionary access; these are on the way of each job.
+_GANG = Kind.GANG
+_NODE = Kind.NODE
+_LOST = NodeState.LOST
+_LAUNCHING = SeenPhase.LAUNCHING
+
+
 class Gang(NamedTuple):
     """What is launched: a name, the job whose true runtime counts, and the GPU indices on each node."""
 
@@ -143,11 +150,13 @@ class SimulatedCluster:
         self._may_fail(gang.name)
         nodes = self._check_places(gang)
         config = self._config
-        record = GangRecord(gang.name, gang.job, tuple(node.name for node in nodes), SeenPhase.LAUNCHING)
+        record = GangRecord(gang.name, gang.job, tuple(nodes), _LAUNCHING)
         self._gangs[gang.name] = record
-        for node in nodes:
+        dead: str | None = None
+        for node in nodes.values():
             node.gangs[gang.name] = None
-        dead = next((node.name for node in nodes if node.state is NodeState.LOST), None)
+            if node.state is _LOST and dead is None:
+                dead = node.name
         if dead is not None:
             self._end_gang(record, SeenPhase.LOST, None, f"node {dead} was lost before it started")
             return
@@ -158,7 +167,7 @@ class SimulatedCluster:
             self._start(record, self._now_ms)
         else:
             heapq.heappush(self._due, (self._now_ms + delay_ms, Due.START, gang.name, record.stamp))
-            self._journal.append((Kind.GANG, gang.name))
+            self._journal.append((_GANG, gang.name))
 
     def end(self, name: str, grace_ms: int, now_ms: int) -> None:
         """Stop a gang; one that is over or unknown is left alone."""
@@ -173,7 +182,7 @@ class SimulatedCluster:
         record.phase = SeenPhase.ENDING
         record.stamp += 1
         heapq.heappush(self._due, (self._now_ms + delay_ms, Due.STOP, name, record.stamp))
-        self._journal.append((Kind.GANG, name))
+        self._journal.append((_GANG, name))
 
     def forget(self, name: str, now_ms: int) -> None:
         """Drop what is remembered of a gang that is over."""
@@ -196,12 +205,13 @@ class SimulatedCluster:
         gangs: list[GangRecord] = []
         nodes = []
         orders: list[Order] = []
-        for kind, name in dict.fromkeys(self._journal):
-            if kind is Kind.GANG:
+        fresh = self._journal if len(self._journal) == 1 else dict.fromkeys(self._journal)
+        for kind, name in fresh:
+            if kind is _GANG:
                 record = self._gangs.get(name)
                 if record is not None:
                     gangs.append(record)
-            elif kind is Kind.NODE:
+            elif kind is _NODE:
                 nodes.append(self._nodes[name])
             else:
                 orders.append(self._provider.orders[name])
@@ -289,17 +299,17 @@ class SimulatedCluster:
             if happens(config.launch_try_again_ppm, self._seed, "try", name, tries):
                 raise TryAgain(f"cluster {self._name!r}: the launch timed out")
 
-    def _check_places(self, gang: Gang) -> list[NodeRecord]:
-        """The nodes of a gang, each once."""
+    def _check_places(self, gang: Gang) -> dict[str, NodeRecord]:
+        """The nodes of a gang by name."""
         nodes: dict[str, NodeRecord] = {}
         for name, gpus in gang.places:
             node = self._nodes.get(name)
             if node is None:
                 raise Refused(f"cluster {self._name!r} has no node {name!r}")
-            if gpus and max(gpus) >= node.shape.gpus:
+            if gpus and (gpus[0] if len(gpus) == 1 else max(gpus)) >= node.shape.gpus:
                 raise Refused(f"node {name!r} has {node.shape.gpus} GPUs, the gang names number {max(gpus)}")
             nodes[name] = node
-        return list(nodes.values())
+        return nodes
 
     def _advance(self, now_ms: int) -> None:
         due = self._due
@@ -350,7 +360,7 @@ class SimulatedCluster:
         record.fails = outcome is LeasePhase.FAILED
         if runtime_ms is not None:
             heapq.heappush(self._due, (at_ms + runtime_ms, Due.FINISH, record.name, record.stamp))
-        self._journal.append((Kind.GANG, record.name))
+        self._journal.append((_GANG, record.name))
 
     def _finish(self, record: GangRecord) -> None:
         if record.fails:
@@ -363,7 +373,7 @@ class SimulatedCluster:
         record.stamp += 1
         for name in record.nodes:
             self._nodes[name].gangs.pop(record.name, None)
-        self._journal.append((Kind.GANG, record.name))
+        self._journal.append((_GANG, record.name))
 
     def _add_node(self, node: NodeRecord, at_ms: int) -> None:
         if node.name in self._nodes:
@@ -380,7 +390,7 @@ class SimulatedCluster:
             if failures.repair_ms is not None and node.request is None:
                 back_ms = at_ms + life_ms + failures.repair_ms
                 heapq.heappush(self._due, (back_ms, Due.NODE_RETURNS, node.name, node.lives))
-        self._journal.append((Kind.NODE, node.name))
+        self._journal.append((_NODE, node.name))
 
     def _join(self, order: Order, number: int, at_ms: int) -> None:
         name = order.names[number]
@@ -393,19 +403,19 @@ class SimulatedCluster:
 
     def _return_node(self, name: str, at_ms: int) -> None:
         node = self._nodes.get(name)
-        if node is not None and node.state is NodeState.LOST:
+        if node is not None and node.state is _LOST:
             node.state = NodeState.READY
             self._begin_life(node, at_ms)
 
     def _lose_node(self, name: str, at_ms: int, leaves: bool) -> None:
         node = self._nodes.get(name)
-        if node is None or node.state is NodeState.LOST:
+        if node is None or node.state is _LOST:
             return
-        node.state = NodeState.LOST
+        node.state = _LOST
         for gang in list(node.gangs):
             record = self._gangs[gang]
             self._end_gang(record, SeenPhase.LOST, None, f"node {name} {'was given back' if leaves else 'was lost'}")
-        self._journal.append((Kind.NODE, name))
+        self._journal.append((_NODE, name))
         if node.request is not None:
             order = self._provider.orders[node.request]
             node.has_left = True

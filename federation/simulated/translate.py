@@ -9,7 +9,7 @@ from federation.simulated.provider import Order
 
 def gang_of(lease: WantedLease) -> Gang:
     """A lease as the gang to launch; it bears the name of the lease, which makes a repeat harmless."""
-    return Gang(lease.lease, lease.job, tuple((member.node, member.gpus) for member in lease.members))
+    return Gang(lease.lease, lease.job, tuple([(member.node, member.gpus) for member in lease.members]))
 
 
 def seen_lease(record: GangRecord) -> SeenLease:
