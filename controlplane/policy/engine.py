@@ -115,10 +115,12 @@ class _CelExprProgram:
     def evaluate(self, data: Mapping[str, Value]) -> Value | Fault:
         try:
             result = self._eval(data=data)
-            kind = result.type()
-            if kind in _FAILED:
-                return fault_of(str(result.value()))
-            return _plain(result.plain_value())
+            value: object = result.plain_value()
+            if type(value) is int or type(value) is bool:  # an error has its text for a value
+                return value
+            if result.type() in _FAILED:
+                return fault_of(str(value))
+            return _plain(value)
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             return fault_of(str(error).splitlines()[0] if str(error) else type(error).__name__)
 

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from controlplane.policy.compiler import CompiledPolicy
 from controlplane.policy.documents import Place
-from controlplane.policy.engine import Engine, Value, fault_of
+from controlplane.policy.engine import Engine, Fault, Program, Value, fault_of
 from controlplane.policy.evaluation import Evaluation, Outcome
 from controlplane.policy.reads import Read, widest
 from controlplane.policy.tree import Tree
@@ -149,8 +149,28 @@ def _column(point: Point, name: str, reads: Sequence[Read]) -> _Column:
     if variable.optional:
         take = _absent_as_none(take)
     labels = {field_.name for field_ in record.fields if field_.type == CelType.LABELS}
+    if simple and not variable.optional:
+        return _Column(position, take, name, _plain_builder(tuple(fields)))
     is_single = simple and len(fields) == 1
     return _Column(position, take, name, lambda part: _record(reads, labels, (part,) if is_single else part))
+
+
+def _plain_builder(fields: tuple[str, ...]) -> Callable[[Hashable], Value]:
+    """The record of fields that are neither maps nor absent as a whole: the usual case, made quick."""
+    is_single = len(fields) == 1
+
+    def build(part: Hashable) -> Value:
+        values = (part,) if is_single else part
+        assert isinstance(values, tuple)
+        record: dict[Value, Value] = {}
+        for name, value in zip(fields, values, strict=True):
+            if type(value) is int:
+                record[name] = value
+            elif value is not None:
+                record[name] = clean(value)
+        return record
+
+    return build
 
 
 def _type_of(point: Point, read: Read) -> CelType | None:
@@ -229,6 +249,7 @@ class _PointRules(Generic[T]):
         self.counter = counter
         self.params: dict[Value, Value] = dict(params.items())
         reads = widest(frozenset(fact for policy in policies for fact in policy.facts))
+        self.reads_params = any(expression.params for policy in policies for expression in policy.expressions)
         self.reads = frozenset(read.path for read in reads)
         by_name = {
             variable.name: sorted(read for read in reads if read.variable == variable.name)
@@ -237,19 +258,26 @@ class _PointRules(Generic[T]):
         self.columns = tuple(_column(point, name, found) for name, found in by_name.items() if found)
         self.key = _key_function(self.columns)
         self.memo: dict[Hashable, Answer[T]] = {}
-        self.empty: dict[str, Value] = {variable.name: {} if variable.record else 0 for variable in point.variables}
+        self.straight = _straight(policies)
 
     def evaluate(self, key: Hashable) -> Answer[T]:
         """The answer for a key that is not remembered."""
         parts = (key,) if len(self.columns) == 1 else key
         assert isinstance(parts, tuple)
-        data = {**self.empty, PARAMS: self.params}
+        data: dict[str, Value] = {PARAMS: self.params} if self.reads_params else {}
         for column, part in zip(self.columns, parts, strict=True):
             data[column.name] = column.build(part)
-        asking = Evaluation(data, self.engine)
-        found = self.answer(asking.ask(self.policies))
         counter = self.counter
-        counter.evaluated += asking.evaluations
+        if self.straight is not None:
+            program, at = self.straight
+            value = program.evaluate(data)
+            outcome = Outcome(None, False, at, value) if isinstance(value, Fault) else Outcome(value, True, at)
+            counter.evaluated += 1
+        else:
+            asking = Evaluation(data, self.engine)
+            outcome = asking.ask(self.policies)
+            counter.evaluated += asking.evaluations
+        found = self.answer(outcome)
         counter.remembered += 1
         counter.faults += found.fault is not None
         if len(self.memo) >= MEMO_LIMIT:
@@ -271,6 +299,16 @@ class _PointRules(Generic[T]):
             return found if found is not None else evaluate(key)
 
         return ask
+
+
+def _straight(policies: Sequence[CompiledPolicy]) -> tuple[Program, Place] | None:
+    """The program of rules that are one expression, without conditions, variables or explanation."""
+    if len(policies) != 1 or len(policies[0].expressions) != 1:
+        return None
+    match = policies[0].rule.matches[0]
+    if match.output is None or match.output.presence is not None or match.condition is not None:
+        return None
+    return match.output.program, match.at
 
 
 def _key_function(columns: Sequence[_Column]) -> Callable[[tuple[Facts, ...]], Hashable]:
