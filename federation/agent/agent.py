@@ -146,7 +146,7 @@ class Agent:
         is foreseen. A cluster that does not know its future must be looked at from time to time besides."""
         if self._mark is None:
             return max(now_ms, self._look_again_ms or now_ms)
-        if not self._replaying and (self._leases.is_marked or self._capacity.is_marked):
+        if not self._replaying and (self._leases.is_urgent or self._capacity.is_marked):
             return now_ms
         due_ms = earliest(self._leases.next_ms(), self._capacity.next_ms())
         if self._look_again_ms is None:

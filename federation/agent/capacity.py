@@ -99,7 +99,10 @@ class CapacityBook:
             record.phase = Wanted.SETTLED
             record.reported = record.reported or (event.phase, event.charged_micro_usd)
             self._deadlines.clear(event.request)
-        elif record.phase is Wanted.WANTED:
+        elif record.phase is Wanted.WANTED or (
+            record.phase is Wanted.ORPHAN and record.seen is SeenCapacityPhase.ABSENT
+        ):
+            # After a restart: the log says that it was provided, so its absence means that it is gone.
             record.phase = Wanted.HELD
             record.reported = record.reported or (event.phase, 0)
 

@@ -63,6 +63,7 @@ class LeaseBook:
         self._grace_ms = grace_ms
         self._records: dict[str, LeaseRecord] = {}
         self._marked: dict[str, LeaseRecord] = {}
+        self._is_urgent = False
         self._settled: dict[str, int] = {}
         """Leases that are over, in the log and forgotten -> last position heard about them: never launched again."""
         self._alarms = Alarms()
@@ -108,7 +109,8 @@ class LeaseBook:
         if phase in TERMINAL:
             if record.phase is not Wanted.SETTLED:
                 record.phase = Wanted.SETTLED
-                self._mark(record, ours=True)
+                # What is left to do is to forget: that can wait for the next step, and needs none of its own.
+                self._mark(record, ours=True, urgent=record.seen in (_LAUNCHING, SeenPhase.RUNNING))
         elif record.phase is _WANTED or (record.phase is _ORPHAN and not record.is_ours):
             # After a restart: the log says that it was launched, so its absence means that it was lost.
             record.phase = _HELD
@@ -147,13 +149,14 @@ class LeaseBook:
         if changed or record.reported is None:
             self._mark(record, ours=True)
 
-    def _mark(self, record: LeaseRecord, ours: bool = False) -> None:
+    def _mark(self, record: LeaseRecord, ours: bool = False, urgent: bool = True) -> None:
         record.is_ours = record.is_ours or ours
         if record.tries:
             record.tries = 0
             self._alarms.clear(record.lease)
         if record.is_ours:
             self._marked[record.lease] = record
+            self._is_urgent = self._is_urgent or urgent
 
     # --- acting ------------------------------------------------------------------------------------------------------
 
@@ -166,6 +169,7 @@ class LeaseBook:
         if not self._marked:
             return
         marked, self._marked = self._marked, {}
+        self._is_urgent = False
         wanted = {lease: record.phase for lease, record in marked.items()}
         observed = {lease: record.seen for lease, record in marked.items()}
         for action in reconcile(wanted, observed):
@@ -176,9 +180,9 @@ class LeaseBook:
         return self._alarms.next_ms()
 
     @property
-    def is_marked(self) -> bool:
-        """Whether something has changed since the last :meth:`act`."""
-        return bool(self._marked)
+    def is_urgent(self) -> bool:
+        """Whether something has changed since the last :meth:`act` that must not wait."""
+        return self._is_urgent
 
     def _carry_out(self, action: Action, record: LeaseRecord, now_ms: int) -> None:
         match action.act:

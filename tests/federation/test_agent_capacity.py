@@ -197,3 +197,19 @@ def test_after_a_restart_a_settled_request_stays_settled_with_its_charge() -> No
     beside.agent.caught_up()
     beside.run(10 * HOUR_MS)
     assert beside.capacity() == []
+
+
+def test_after_a_restart_a_request_that_was_provided_and_is_gone_is_not_made_again() -> None:
+    beside = Beside(nodes=())
+    beside.deliver(requested(deadline_ms=10 * HOUR_MS))
+    beside.run(HOUR_MS)
+    recorded = list(beside.events)
+    other = Beside(nodes=())
+    other.agent = Agent(other.adapter, NAME, replaying=True)
+    other.now_ms = 2 * HOUR_MS
+    other.deliver(*recorded, requested(deadline_ms=10 * HOUR_MS))
+    other.agent.caught_up()
+    other.run(20 * HOUR_MS)
+    assert other.capacity_phases() == [RELEASED]
+    assert [node.state for node in other.nodes()] == [NodeState.LOST, NodeState.LOST]
+    assert other.adapter.world.look(other.now_ms, None).orders == []

@@ -67,6 +67,7 @@ def test_a_grant_that_is_repeated_long_after_the_end_starts_nothing() -> None:
     beside = Beside({1: TrueRun(1_000)})
     beside.deliver(granted(1))
     beside.run(HOUR_MS)
+    beside.step()
     assert beside.adapter.world.look(HOUR_MS, None).gangs == [], "what is in the log need not be remembered"
     beside.deliver(granted(1))
     beside.run(2 * HOUR_MS)

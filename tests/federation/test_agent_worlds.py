@@ -16,7 +16,7 @@ from typing_extensions import override
 from controlplane.domain.events import CapacityObserved, CapacityPhase, Event, LeaseObserved, LeasePhase, LeaseRevoked
 from federation.agent import Agent
 from federation.agent.leases import TERMINAL, LeaseBook
-from federation.port import CapacityWanted, SeenCapacityPhase, SeenPhase, TryAgain, WantedLease
+from federation.port import CapacityWanted, ClusterView, SeenCapacityPhase, SeenPhase, TryAgain, WantedLease
 from federation.reconcile import CAPACITY_TABLE, LEASE_TABLE, Act, Wanted
 from federation.simulated.adapter import SimulatedAdapter
 from federation.simulated.config import NodeGroup, SimulatedConfig, TrueRun
@@ -35,6 +35,8 @@ class LosesAnswers(SimulatedAdapter):
     """Now and then a call works and its answer is lost."""
 
     calls = 0
+    gives_full_views = False
+    """As most clusters do: everything each time, whatever the mark."""
 
     @override
     def launch(self, lease: WantedLease, now_ms: int) -> None:
@@ -45,6 +47,10 @@ class LosesAnswers(SimulatedAdapter):
     def request_capacity(self, wanted: CapacityWanted, now_ms: int) -> None:
         super().request_capacity(wanted, now_ms)
         self._lose_answer(wanted.request, now_ms)
+
+    @override
+    def observe(self, now_ms: int, after: int | None = None) -> ClusterView:
+        return super().observe(now_ms, None if self.gives_full_views else after)
 
     def _lose_answer(self, name: str, now_ms: int) -> None:
         self.calls += 1
@@ -67,6 +73,7 @@ class World:
 
         self.runs = runs
         self.adapter = LosesAnswers(SPEC, self._config(seed), true_run)
+        self.adapter.gives_full_views = chance.random() < 0.5
         self.agent = Agent(self.adapter, NAME)
         self.log: list[Event] = []
         self.now_ms = 0
