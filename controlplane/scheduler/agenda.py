@@ -84,8 +84,6 @@ class Agenda:
         self.faults: dict[str, None] = {}
         """Sentences of rules that erred since the last cycle ended, in order of appearance."""
         self.groups: list[dict[int, Group]] = [{} for _ in state.tree.nodes]
-        self.expiries: list[tuple[int, int]] = []
-        """(expiry, job id), sorted; dead ones are dropped when met."""
         self._needs: dict[tuple[int, tuple[object, ...]], Need] = {}
         self._class_needs: dict[int, tuple[Need, ...]] = {}
         self._keys: list[str] = sorted(p[4:] for p in rules.eligibility_reads if p.startswith("job."))
@@ -170,9 +168,6 @@ class Agenda:
                 group.entries.append(entry)
             else:
                 insort(group.entries, entry, lo=group.start)
-            limit = job.cls.spec.wait_limit_ms
-            if limit is not None:
-                insort(self.expiries, (job.submitted_ms + limit, job.id))
         state.began_waiting = []
 
     def group_of(self, state: State, job: Job) -> Group | None:

@@ -402,26 +402,20 @@ class _Cycle:
 
     def give_up(self) -> None:
         """End the jobs whose time to wait is over. Each had its last try in this very cycle."""
-        agenda, state = self._agenda, self._state
-        due = 0
-        while due < len(agenda.expiries) and agenda.expiries[due][0] <= state.now_ms:
-            due += 1
-        kept: list[tuple[int, int]] = []
+        state = self._state
         reasons: dict[Group, Refusal] | None = None
-        for expiry, id_ in agenda.expiries[:due]:
+        for expiry, id_ in state.expiries:
+            if expiry > state.now_ms:
+                break
             job = state.jobs.get(id_)
-            if job is None or job.phase not in (Phase.SUBMITTED, Phase.WAITING):
-                continue
-            kept.append((expiry, id_))
-            if id_ in self._draft.gone:
+            if job is None or job.attempts > 0 or job.lease is not None or id_ in self._draft.gone:
                 continue
             if reasons is None:
                 reasons = dict(self._refused)
-            group = agenda.group_of(state, job)
+            group = self._agenda.group_of(state, job)
             refusal = reasons.get(group) if group is not None else None
             self._emit(JobEnded(job=id_, outcome="expired", reason=int(refusal.reason) if refusal else None))
             self._draft.leave(self._queue(job), job, False)
-        agenda.expiries[:due] = kept
 
     def record_waiting(self) -> None:
         """Say for each group that still waits why, where that has changed."""

@@ -7,6 +7,7 @@ out of order. Wrong requests are kept out before they are recorded, by the ingre
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ from controlplane.domain.events import (
     QueueConfigured,
     Ticked,
 )
-from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI
+from controlplane.domain.quantities import MAX_MS
 from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.quota import QueueNode, QueueTree, charge
@@ -76,6 +77,8 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     state.arrivals.append(job)
     state.began_waiting.append(job)
     _count_pending(state, job, 1)
+    if spec.wait_limit_ms is not None:
+        insort(state.expiries, (event.submitted_ms + spec.wait_limit_ms, job.id))
 
 
 def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
@@ -98,6 +101,7 @@ def _job_requeued(state: State, event: JobRequeued) -> None:
         job.phase = Phase.WAITING
         job.turn += 1
         job.recorded_reason = 0
+        state.is_requeued = True
         state.began_waiting.append(job)
         _count_pending(state, job, 1)
 
@@ -246,9 +250,10 @@ def _release(state: State, lease: Lease, at_ms: int) -> None:
 def _node_observed(state: State, event: NodeObserved) -> None:
     build = _build(event)
     node = state.nodes.get(event.node)
-    _count_capacity(state, node.build if node is not None and node.state is not NodeState.LOST else None, -1)
+    if node is not None and node.state is not NodeState.LOST:
+        state.count_capacity(node.build, -1)
     if event.state is not NodeState.LOST:
-        _count_capacity(state, build, 1)
+        state.count_capacity(build, 1)
     if node is None:
         node = Node(event.node, build, state.kinds.empty(build), event.state, event.request)
         state.nodes[event.node] = node
@@ -279,14 +284,6 @@ def _build(event: NodeObserved) -> Build:
         labels=tuple(sorted(event.labels.items())),
         is_open=event.state is NodeState.READY,
     )
-
-
-def _count_capacity(state: State, build: Build | None, sign: int) -> None:
-    if build is None:
-        return
-    amounts = {CPU: build.cpu_milli, MEMORY: build.memory_bytes, GPU: build.gpus * MILLI, **dict(build.other)}
-    for resource, amount in amounts.items():
-        state.capacity[resource] = state.capacity.get(resource, 0) + sign * amount
 
 
 # --- rented capacity -------------------------------------------------------------------------------------------------
@@ -368,10 +365,10 @@ def _release_hold(state: State, request: Request) -> None:
 def _queue_configured(state: State, event: QueueConfigured) -> None:
     state.queues[event.spec.name] = event.spec
     state.tree = QueueTree(state.queues)
-    _recount(state)
+    recount(state)
 
 
-def _recount(state: State) -> None:
+def recount(state: State) -> None:
     """After a change of the tree: everything that is kept by queue, from the jobs and leases."""
     state.charged = state.tree.empty_charges()
     state.used = [{} for _ in state.tree.nodes]
@@ -394,12 +391,12 @@ def _recount(state: State) -> None:
 def _cluster_configured(state: State, event: ClusterConfigured) -> None:
     spec = event.spec
     state.clusters[spec.name] = spec
-    _reset_kinds(state)
+    reset_kinds(state)
     state.freed += 1
     state.columns_version += 1
 
 
-def _reset_kinds(state: State) -> None:
+def reset_kinds(state: State) -> None:
     """What rules see of a cluster is part of every kind: make all kinds anew."""
     state.kinds = KindTable()
     state.asks = {}
@@ -444,6 +441,8 @@ def _policy_activated(state: State, event: PolicyActivated) -> None:
 
 def _ticked(state: State, event: Ticked) -> None:
     state.now_ms = max(state.now_ms, event.now_ms)
+    state.is_requeued = False
+    state.freed_at_tick = state.freed
 
 
 def _cycle_decided(state: State, event: CycleDecided) -> None:
@@ -451,12 +450,13 @@ def _cycle_decided(state: State, event: CycleDecided) -> None:
     for job in state.arrivals:
         if job.phase is Phase.SUBMITTED:
             job.phase = Phase.WAITING
+    state.expiries = state.expiries[bisect_right(state.expiries, (state.now_ms, MAX_MS)) :]
     state.arrivals = []
     state.cancels = []
     state.returned = []
     state.stranded = []
     if len(state.kinds) > KINDS_KEPT + 16 * len(state.nodes):
-        _reset_kinds(state)
+        reset_kinds(state)
     if len(state.classes) > CLASSES_KEPT + 2 * len(state.jobs):
         _forget_classes(state)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
 from controlplane.domain.ids import JobId, job_label
-from controlplane.domain.quantities import CPU, GPU, MEMORY
+from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI
 from controlplane.domain.queues import ANY_FLAVOR, QueueSpec
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.facts import JobFacts, RoleFacts
@@ -249,10 +249,16 @@ class State:
         """Whose lease ended without success since the last cycle, in order."""
         self.stranded: list[Lease] = []
         """Leases with a member on a lost node, in order."""
+        self.expiries: list[tuple[int, int]] = []
+        """(instant, job id), sorted: when jobs that never started give up."""
+        self.is_requeued = False
+        """Whether the last cycle put jobs back into their queues."""
         self.began_waiting: list[Job] = []
         """For the agenda: jobs that began to wait since it last looked."""
         self.freed = 0
         """Counts whatever could let a refused job fit: a verdict of an older count is asked again."""
+        self.freed_at_tick = 0
+        """``freed`` when the last cycle began."""
         self.columns_version = 0
         """Counts changes of the set of nodes."""
         self.counts = Counts()
@@ -295,6 +301,12 @@ class State:
             keys = [(key[1], key) for key in queue.limited if key[0] in (flavor, ANY_FLAVOR)]
             found = self.charge_keys[(queue.index, flavor)] = tuple(keys)
         return found
+
+    def count_capacity(self, build: Build, sign: int) -> None:
+        """A node of the build came (1) or went (-1)."""
+        amounts = {CPU: build.cpu_milli, MEMORY: build.memory_bytes, GPU: build.gpus * MILLI, **dict(build.other)}
+        for resource, amount in amounts.items():
+            self.capacity[resource] = self.capacity.get(resource, 0) + sign * amount
 
     def is_cloud(self, cluster: str) -> bool:
         """Whether the cluster is rented."""

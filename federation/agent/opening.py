@@ -6,18 +6,24 @@ here is edited. It may not name an adapter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
 from controlplane.domain.clusters import ClusterSpec
+from controlplane.domain.events import LeasePhase
 from federation.agent.agent import Agent
 from federation.port import Adapter, BadConfig
 
 GROUP = "tidegate.adapters"
 
 
-def open_adapter(spec: ClusterSpec, config: Mapping[str, object]) -> Adapter:
-    """The adapter that a cluster names. ``config`` is the adapter's own section.
+Runs = Callable[[int], tuple[int | None, LeasePhase]]
+"""Job id -> how long it really runs (``None`` for ever) and how it ends."""
+
+
+def open_adapter(spec: ClusterSpec, config: Mapping[str, object], runs: Runs | None = None) -> Adapter:
+    """The adapter that a cluster names. ``config`` is the adapter's own section; ``runs`` is handed to adapters of
+    clusters that only pretend, and must be ``None`` for others.
 
     Raises :class:`~federation.port.BadConfig` if there is no such adapter or its settings are wrong.
     """
@@ -29,10 +35,12 @@ def open_adapter(spec: ClusterSpec, config: Mapping[str, object]) -> Adapter:
             f"cluster {spec.name!r}: no adapter {spec.adapter!r} is installed (installed: {known}); "
             f"install the package that has it, or correct the name"
         )
-    adapter: Adapter = point.load()(spec, config)
+    adapter: Adapter = point.load()(spec, config) if runs is None else point.load()(spec, config, runs)
     return adapter
 
 
-def open_agent(spec: ClusterSpec, config: Mapping[str, object], *, replaying: bool = False) -> Agent:
+def open_agent(
+    spec: ClusterSpec, config: Mapping[str, object], *, replaying: bool = False, runs: Runs | None = None
+) -> Agent:
     """An agent for a cluster, with its adapter. Raises :class:`~federation.port.BadConfig`."""
-    return Agent(open_adapter(spec, config), spec.name, replaying=replaying)
+    return Agent(open_adapter(spec, config, runs), spec.name, replaying=replaying)

@@ -1,0 +1,160 @@
+"""Figures of a stretch of log: waits, utilisation, bursts, money. Fed one event at a time, in the order of the log.
+
+It reads events and the state that they fold into; it decides nothing and its figures never go back into a decision, so
+floating point is allowed in what it prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controlplane.domain.events import (
+    CapacityObserved,
+    CapacityPhase,
+    CapacityRequested,
+    CycleDecided,
+    Event,
+    JobSubmitted,
+    LeaseGranted,
+    LeaseRevoked,
+)
+from controlplane.domain.quantities import GPU, MILLI, MS_PER_HOUR
+from controlplane.scheduler.state import Phase, State
+
+
+@dataclass(slots=True)
+class Waits:
+    """How long jobs of one queue waited from submission to their first lease, in milliseconds."""
+
+    started: list[int] = field(default_factory=list)
+    waiting: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Counts and quantiles; all zero when nothing has started."""
+        waits = sorted(self.started)
+        return {
+            "started": len(waits),
+            "waiting": self.waiting,
+            "mean_ms": sum(waits) // len(waits) if waits else 0,
+            "p50_ms": _quantile(waits, 50),
+            "p90_ms": _quantile(waits, 90),
+            "p99_ms": _quantile(waits, 99),
+            "max_ms": waits[-1] if waits else 0,
+        }
+
+
+class Figures:
+    """Accumulates. Call :meth:`see` after each event was folded."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.decisions = 0
+        self.preemptions = 0
+        self.waits: dict[str, Waits] = {}
+        self.peak_gpus_milli = 0
+        self._at_ms = 0
+        self._first_ms: int | None = None
+        self._used_gpu_ms: dict[str, int] = {"home": 0, "cloud": 0}
+        self._there_gpu_ms: dict[str, int] = {"home": 0, "cloud": 0}
+        self._used: dict[str, int] = {"home": 0, "cloud": 0}
+        self._held: dict[str, tuple[str, int]] = {}
+        self.charged_micro_usd = 0
+        self.requests = 0
+
+    def see(self, state: State, event: Event) -> None:
+        """Take one event that was just folded into the state."""
+        self.events += 1
+        if state.now_ms > self._at_ms:
+            self._pass_time(state)
+        match event:
+            case JobSubmitted():
+                if self._first_ms is None:
+                    self._first_ms = event.submitted_ms
+            case LeaseGranted():
+                self._granted(state, event)
+            case CycleDecided():
+                self.decisions += event.decisions
+                self._drop_ended(state)
+            case CapacityRequested():
+                self.requests += 1
+            case CapacityObserved(phase=CapacityPhase.RELEASED | CapacityPhase.FAILED):
+                self.charged_micro_usd += event.charged_micro_usd
+            case LeaseRevoked(cause="preempted" | "reclaimed"):
+                self.preemptions += 1
+            case _:
+                pass
+
+    def _pass_time(self, state: State) -> None:
+        passed = state.now_ms - self._at_ms if self._first_ms is not None else 0
+        self._at_ms = state.now_ms
+        self._drop_ended(state)
+        there = {"home": 0, "cloud": 0}
+        for node in state.nodes.values():
+            there["cloud" if state.is_cloud(node.build.cluster) else "home"] += node.build.gpus * MILLI
+        for site in ("home", "cloud"):
+            self._there_gpu_ms[site] += there[site] * passed
+            self._used_gpu_ms[site] += self._used[site] * passed
+
+    def _granted(self, state: State, event: LeaseGranted) -> None:
+        lease = state.leases[event.lease]
+        job = lease.job
+        if event.attempt == 1:
+            self.waits.setdefault(job.cls.spec.queue, Waits()).started.append(state.now_ms - job.submitted_ms)
+        site = "cloud" if state.is_cloud(event.cluster) else "home"
+        gpus = dict(job.cls.resources).get(GPU, 0)
+        self._held[event.lease] = (site, gpus)
+        self._used[site] += gpus
+
+    def _drop_ended(self, state: State) -> None:
+        for name in [name for name in self._held if name not in state.leases]:
+            site, gpus = self._held.pop(name)
+            self._used[site] -= gpus
+
+    def summary(self, state: State) -> dict[str, object]:
+        """All figures at the present end, JSON-ready. GPU hours are rounded down to thousandths."""
+        for waits in self.waits.values():
+            waits.waiting = 0
+        running = waiting = 0
+        for job in state.jobs.values():
+            if job.phase in (Phase.PLACED, Phase.RUNNING):
+                running += 1
+            else:
+                waiting += 1
+                self.waits.setdefault(job.cls.spec.queue, Waits()).waiting += 1
+        counts = state.counts
+        return {
+            "jobs": {
+                "submitted": counts.submitted,
+                "running": running,
+                "waiting": waiting,
+                "finished": counts.finished,
+                "failed": counts.failed,
+                "cancelled": counts.cancelled,
+                "expired": counts.expired,
+                "refused": counts.refused,
+            },
+            "events": self.events,
+            "decisions": self.decisions,
+            "placements": counts.placements,
+            "preemptions": self.preemptions,
+            "utilisation": {site: _ratio(self._used_gpu_ms[site], self._there_gpu_ms[site]) for site in self._used},
+            "waits": {queue: self.waits[queue].as_dict() for queue in sorted(self.waits)},
+            "burst": {
+                "gpu_hours": round(self._used_gpu_ms["cloud"] / (MILLI * MS_PER_HOUR), 3),
+                "rented_gpu_hours": round(self._there_gpu_ms["cloud"] / (MILLI * MS_PER_HOUR), 3),
+                "micro_usd": self.charged_micro_usd,
+                "requests": self.requests,
+                "placements": counts.burst_placements,
+            },
+            "allocated_gpu_milli": state.used[0].get(GPU, 0),
+            "capacity_gpu_milli": state.capacity.get(GPU, 0),
+        }
+
+
+def _quantile(ordered: list[int], percent: int) -> int:
+    """The smallest value that at least so many per cent do not exceed; 0 of nothing."""
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
+
+
+def _ratio(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole else 0.0

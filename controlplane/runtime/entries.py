@@ -1,0 +1,49 @@
+"""Events as entries of the log: who said it, and what it is about over its whole life."""
+
+from __future__ import annotations
+
+from controlplane.domain.codec import encode
+from controlplane.domain.events import (
+    CapacityObserved,
+    CapacityReleased,
+    CapacityRequested,
+    Event,
+    JobCancelRequested,
+    JobEnded,
+    JobRefused,
+    JobRequeued,
+    LeaseGranted,
+    LeaseObserved,
+    LeaseRevoked,
+    NodeObserved,
+)
+from controlplane.eventlog.port import Entry
+
+
+def entry_of(event: Event, actor: str, now_ms: int, causation: int | None = None, payload: bytes | None = None) -> Entry:
+    """The entry for an event. ``payload`` are its canonical bytes, where they are known already."""
+    return Entry(
+        type=event.TYPE,
+        author=event.AUTHOR.value,
+        payload=encode(event) if payload is None else payload,
+        recorded_at_ms=now_ms,
+        actor=actor,
+        correlation=correlation_of(event),
+        causation=causation,
+    )
+
+
+def correlation_of(event: Event) -> str:
+    """What the event is about: a job, a request for capacity, a node; empty for what is about the whole plane. (A
+    submission is about the job that its own position names, which nobody knows before it is appended.)"""
+    match event:
+        case JobCancelRequested() | JobRefused() | JobRequeued() | JobEnded() | LeaseGranted():
+            return f"j{event.job}"
+        case LeaseObserved() | LeaseRevoked():
+            return event.lease.partition(".")[0]
+        case CapacityRequested() | CapacityReleased() | CapacityObserved():
+            return event.request
+        case NodeObserved():
+            return event.node
+        case _:
+            return ""

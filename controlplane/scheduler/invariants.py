@@ -1,0 +1,129 @@
+"""What must hold after every event. Breaking one is a bug of ours: it stops the writer, loudly.
+
+``check_touched`` looks at what one cycle's decisions touched, and costs what they cost; ``check_all`` recomputes
+everything that is kept, from the leases up, and is run by tests, by the end of a simulation and by ``replay --verify``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controlplane.domain.clusters import NodeState
+from controlplane.domain.events import CapacityRequested, Event, LeaseGranted
+from controlplane.domain.quantities import MILLI
+from controlplane.scheduler.quota import available, charge
+from controlplane.scheduler.state import Lease, Node, Phase, State
+
+
+class InvariantBroken(AssertionError):
+    """The core contradicts itself. Not to be caught by anything that goes on writing."""
+
+
+def check_touched(state: State, events: Iterable[Event]) -> None:
+    """Check the nodes, gangs, quotas and budgets that these decisions changed."""
+    for event in events:
+        if isinstance(event, LeaseGranted):
+            lease = state.leases[event.lease]
+            _check_gang(lease)
+            for name in {seat.node: None for seat in lease.seats}:
+                _check_node(state, state.nodes[name])
+            _check_quota(state, lease)
+        elif isinstance(event, CapacityRequested):
+            _check_request(state, event.request)
+
+
+def check_all(state: State) -> None:
+    """Recompute every kept figure and compare."""
+    for node in state.nodes.values():
+        _check_node(state, node)
+    for lease in state.leases.values():
+        _check_gang(lease)
+        _demand(state.jobs.get(lease.job.id) is lease.job, f"lease {lease.id} serves a job that is over")
+    for job in state.jobs.values():
+        waits = job.phase in (Phase.SUBMITTED, Phase.WAITING)
+        _demand(not (waits and job.lease is not None), f"job {job.id} both waits and holds a lease")
+        placed = job.phase in (Phase.PLACED, Phase.RUNNING)
+        _demand(placed == (job.lease is not None), f"job {job.id} is {job.phase} with lease {job.lease}")
+    for name in state.requests:
+        _check_request(state, name)
+    _check_usage(state)
+
+
+def _check_node(state: State, node: Node) -> None:
+    if node.state is NodeState.LOST:
+        return
+    kind, build = state.kinds.kinds[node.kind], node.build
+    cpu, memory = build.cpu_milli, build.memory_bytes
+    gpus = [MILLI] * build.gpus
+    other = dict(build.other)
+    for lease in node.leases.values():
+        for seat in lease.seats:
+            if seat.node != node.name:
+                continue
+            cpu -= seat.ask.amounts.cpu_milli
+            memory -= seat.ask.amounts.memory_bytes
+            for index in seat.gpus:
+                gpus[index] -= seat.ask.amounts.gpu_milli
+            for resource, amount in seat.ask.amounts.other:
+                other[resource] = other.get(resource, 0) - amount
+    free = (cpu, memory, tuple(gpus), tuple(sorted(other.items())))
+    kept = (kind.cpu_free, kind.memory_free, kind.gpu_free, kind.other_free)
+    _demand(free == kept, f"node {node.name}: kept as {kept}, its leases say {free}")
+    least = min(cpu, memory, *gpus, *other.values()) if gpus or other else min(cpu, memory)
+    _demand(least >= 0, f"node {node.name}: more is allocated than it has: {free} is left")
+
+
+def _check_gang(lease: Lease) -> None:
+    seats = [(seat.role, seat.ordinal) for seat in lease.seats]
+    members = [(ask.role.name, ordinal) for ask in lease.job.cls.asks for ordinal in range(ask.role.count)]
+    _demand(sorted(seats) == sorted(members), f"lease {lease.id} seats {len(seats)} of {len(members)} members")
+    _demand(lease.job.lease == lease.id, f"job {lease.job.id} holds {lease.job.lease}, not {lease.id}")
+
+
+def _check_quota(state: State, lease: Lease) -> None:
+    queue = state.tree.by_name[lease.job.cls.spec.queue]
+    for key in queue.limited:
+        left = available(queue, key, state.charged)
+        _demand(left >= 0, f"queue {queue.name}: {key} is exceeded by {-left}")
+
+
+def _check_request(state: State, name: str) -> None:
+    request = state.requests[name]
+    _demand(request.deadline_ms > request.asked_ms, f"request {name} has no deadline after it was asked for")
+    for budget in request.budgets:
+        account = state.budgets[budget]
+        left = account.left(request.asked_ms)
+        is_lowered = account.spec.limit_micro_usd < account.promised.get(account.window(request.asked_ms), 0)
+        _demand(left >= 0 or is_lowered or request.asked_ms < state.now_ms, f"budget {budget} is exceeded by {-left}")
+
+
+def _check_usage(state: State) -> None:
+    used: list[dict[str, int]] = [{} for _ in state.tree.nodes]
+    charged = state.tree.empty_charges()
+    running = [0 for _ in state.tree.nodes]
+    pending = [0 for _ in state.tree.nodes]
+    for job in state.jobs.values():
+        if job.phase in (Phase.SUBMITTED, Phase.WAITING):
+            for up in state.tree.by_name.get(job.cls.spec.queue, state.tree.root).path:
+                pending[up.index] += 1
+    for lease in state.leases.values():
+        queue = state.tree.by_name.get(lease.job.cls.spec.queue, state.tree.root)
+        for up in queue.path:
+            running[up.index] += 1
+        for seat in lease.seats:
+            asked = dict(seat.ask.resources)
+            for up in queue.path:
+                for resource, amount in asked.items():
+                    used[up.index][resource] = used[up.index].get(resource, 0) + amount
+            for resource, key in state.keys_charged(queue, seat.flavor):
+                charge(queue, key, asked.get(resource, 0), charged)
+    kept = [{name: amount for name, amount in use.items() if amount} for use in state.used]
+    _demand(kept == used, "what queues use is not the sum of their leases")
+    _demand(state.charged == charged, "what queues are charged is not the sum of their leases")
+    _demand(state.running == running, "the number of running jobs by queue is wrong")
+    _demand(state.pending == pending, "the number of waiting jobs by queue is wrong")
+
+
+def _demand(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise InvariantBroken(sentence)

@@ -1,0 +1,176 @@
+"""The state as bytes and back. A snapshot is a shortcut past the log and never the truth.
+
+Only what cannot be derived from the rest is kept; usage, charges and kinds are made anew from leases and nodes. The
+order of jobs, leases and requests is kept, since it is the order in which the log brought them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import orjson
+
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeState
+from controlplane.domain.model import Model
+from controlplane.domain.queues import QueueSpec
+from controlplane.domain.workloads import JobSpec
+from controlplane.scheduler.fold import recount, reset_kinds
+from controlplane.scheduler.kinds import Build
+from controlplane.scheduler.quota import QueueTree
+from controlplane.scheduler.state import (
+    BudgetAccount,
+    Counts,
+    Job,
+    JobClass,
+    Lease,
+    Node,
+    Phase,
+    Request,
+    RequestPhase,
+    Seat,
+    State,
+)
+
+Plain = dict[str, Any]
+
+
+def take(state: State) -> bytes:
+    """The state as JSON."""
+    classes = {cls.index: at for at, cls in enumerate(state.classes.values())}
+    missing = [job.cls for job in state.jobs.values() if job.cls.index not in classes]
+    assert not missing, "a job of a forgotten class"
+    plain: Plain = {
+        "position": state.position,
+        "now_ms": state.now_ms,
+        "cycle": state.cycle,
+        "policy": [state.policy_name, state.policy_digest, state.policy_files],
+        "queues": [_plain(spec) for spec in state.queues.values()],
+        "clusters": [_plain(spec) for spec in state.clusters.values()],
+        "budgets": [
+            [_plain(account.spec), list(account.settled.items()), list(account.promised.items())]
+            for account in state.budgets.values()
+        ],
+        "nodes": [[node.name, asdict(node.build), node.state, node.request] for node in state.nodes.values()],
+        "classes": [_plain(cls.spec) for cls in state.classes.values()],
+        "jobs": [_job(job, classes[job.cls.index]) for job in state.jobs.values()],
+        "leases": [_lease(lease) for lease in state.leases.values()],
+        "requests": [asdict(request) for request in state.requests.values()],
+        "arrivals": [job.id for job in state.arrivals],
+        "cancels": [job.id for job in state.cancels],
+        "returned": [job.id for job in state.returned],
+        "stranded": [lease.id for lease in state.stranded],
+        "expiries": state.expiries,
+        "is_requeued": state.is_requeued,
+        "freed": [state.freed, state.freed_at_tick],
+        "counts": asdict(state.counts),
+    }
+    return orjson.dumps(plain, option=orjson.OPT_NON_STR_KEYS)
+
+
+def restore(body: bytes) -> State:
+    """The state behind :func:`take`."""
+    plain: Plain = orjson.loads(body)
+    state = State()
+    state.position, state.now_ms, state.cycle = plain["position"], plain["now_ms"], plain["cycle"]
+    state.policy_name, state.policy_digest, state.policy_files = plain["policy"]
+    state.queues = {spec["name"]: QueueSpec.model_validate(spec) for spec in plain["queues"]}
+    state.tree = QueueTree(state.queues)
+    state.clusters = {spec["name"]: ClusterSpec.model_validate(spec) for spec in plain["clusters"]}
+    for spec, settled, promised in plain["budgets"]:
+        budget = Budget.model_validate(spec)
+        state.budgets[budget.name] = BudgetAccount(budget, dict(settled), dict(promised))
+    _restore_nodes(state, plain)
+    _restore_jobs(state, plain)
+    state.requests = {request["id"]: _request(request) for request in plain["requests"]}
+    state.freed, state.freed_at_tick = plain["freed"]
+    state.is_requeued = plain["is_requeued"]
+    state.counts = Counts(**plain["counts"])
+    reset_kinds(state)
+    recount(state)
+    state.columns_version += 1
+    return state
+
+
+def _restore_nodes(state: State, plain: Plain) -> None:
+    for name, build, node_state, request in plain["nodes"]:
+        pairs = {key: tuple((item[0], item[1]) for item in build[key]) for key in ("other", "labels")}
+        made = Build(**{**build, **pairs})
+        state.nodes[name] = Node(name, made, 0, NodeState(node_state), request)
+        if state.nodes[name].state is not NodeState.LOST:
+            state.count_capacity(made, 1)
+
+
+def _restore_jobs(state: State, plain: Plain) -> None:
+    classes = [state.class_of(JobSpec.model_validate(spec), 0) for spec in plain["classes"]]
+    for row in plain["jobs"]:
+        job = _restored_job(row, classes)
+        state.jobs[job.id] = job
+    for row in plain["leases"]:
+        lease = _restored_lease(state, row)
+        state.leases[lease.id] = lease
+        for seat in lease.seats:
+            node = state.nodes.get(seat.node)
+            if node is not None:
+                node.leases[lease.id] = lease
+    state.arrivals = [state.jobs[id_] for id_ in plain["arrivals"] if id_ in state.jobs]
+    state.cancels = [state.jobs[id_] for id_ in plain["cancels"] if id_ in state.jobs]
+    state.returned = [state.jobs[id_] for id_ in plain["returned"] if id_ in state.jobs]
+    state.stranded = [state.leases[id_] for id_ in plain["stranded"] if id_ in state.leases]
+    state.expiries = [(expiry, id_) for expiry, id_ in plain["expiries"]]
+
+
+def _job(job: Job, cls: int) -> list[object]:
+    return [
+        job.id,
+        job.name,
+        cls,
+        job.submitted_ms,
+        job.phase,
+        job.attempts,
+        job.turn,
+        job.lease,
+        job.cause,
+        job.is_cancelled,
+        job.recorded_reason,
+    ]
+
+
+def _restored_job(row: list[Any], classes: list[JobClass]) -> Job:
+    id_, name, cls, submitted_ms, phase, *rest = row
+    return Job(id_, name, classes[cls], submitted_ms, Phase(phase), *rest)
+
+
+def _lease(lease: Lease) -> list[object]:
+    seats = [[seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor] for seat in lease.seats]
+    return [
+        lease.id,
+        lease.job.id,
+        lease.attempt,
+        lease.cluster,
+        seats,
+        lease.requests,
+        lease.granted_ms,
+        lease.is_running,
+        lease.revoked,
+    ]
+
+
+def _restored_lease(state: State, row: list[Any]) -> Lease:
+    id_, job_id, attempt, cluster, seats, requests, granted_ms, is_running, revoked = row
+    job = state.jobs[job_id]
+    asks = {ask.role.name: ask for ask in job.cls.asks}
+    sat = tuple(
+        Seat(node, role, ordinal, asks[role], tuple(gpus), flavor) for node, role, ordinal, gpus, flavor in seats
+    )
+    return Lease(id_, job, attempt, cluster, sat, tuple(requests), granted_ms, is_running, revoked)
+
+
+def _request(plain: Plain) -> Request:
+    known = {field.name for field in fields(Request)}
+    values = {name: value for name, value in plain.items() if name in known}
+    return Request(**{**values, "budgets": tuple(plain["budgets"]), "phase": RequestPhase(plain["phase"])})
+
+
+def _plain(model: Model) -> Plain:
+    return model.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,33 @@
+"""When is the next cycle due? Asked by whoever owns a clock; nothing here changes a decision."""
+
+from __future__ import annotations
+
+from controlplane.scheduler.state import RequestPhase, State
+
+REASK_MS = 60_000
+"""While jobs wait and a cloud has offers, the burst rules are asked again after this, because they may look at the
+time."""
+
+
+def needs_cycle(state: State) -> bool:
+    """Whether anything has happened since the last cycle that a cycle could act on."""
+    if state.arrivals or state.cancels or state.returned or state.stranded or state.is_requeued:
+        return True
+    return state.freed != state.freed_at_tick and state.pending[0] > 0
+
+
+def next_due_ms(state: State) -> int | None:
+    """The next instant at which a cycle is due by the passing of time alone; ``None`` if none is."""
+    due: list[int] = []
+    if state.pending[0]:
+        if state.expiries:
+            due.append(state.expiries[0][0])
+        if any(spec.offers for spec in state.clusters.values()):
+            due.append(state.now_ms + REASK_MS)
+    for request in state.requests.values():
+        if request.phase is RequestPhase.RELEASING:
+            continue
+        due.append(request.deadline_ms)
+        if request.phase is RequestPhase.PROVIDED and request.leases == 0:
+            due.append(request.idle_since_ms + state.clusters[request.cluster].idle_release_ms)
+    return min(due, default=None)

@@ -1,0 +1,172 @@
+"""A virtual clock around the real core, log, outbox, agents and adapters.
+
+Nothing waits: the clock jumps to the next instant at which something is due, on a grid of ``tick_ms``. At each instant
+agents look at their clusters first, then what arrived is recorded with what they saw, in one append; then, if a cycle
+is due, it is decided and recorded, delivered, and the agents act on it. The whole run is a function of the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.audit.figures import Figures
+from controlplane.domain.events import (
+    BudgetConfigured,
+    ClusterConfigured,
+    Event,
+    JobSubmitted,
+    LeasePhase,
+    PolicyActivated,
+    QueueConfigured,
+)
+from controlplane.eventlog.port import EventLog
+from controlplane.intake.traces import Outcome, TraceJob
+from controlplane.policy.bundle import Bundle
+from controlplane.runtime.agents import ClusterAgent, find_agents
+from controlplane.runtime.outbox import Outbox
+from controlplane.runtime.plane import ControlPlane
+from controlplane.scheduler.invariants import check_all
+from controlplane.simulate.world import World, cluster_config, jobs_of
+
+Progress = Callable[[int, int, int], None]
+"""(jobs that arrived, jobs in all, virtual milliseconds)."""
+TrueRuns = dict[int, tuple[int | None, LeasePhase]]
+MAX_ROUNDS = 16
+"""Cycles at one instant: a cycle may make another due (a requeued job), but never without end."""
+OPERATOR = "operator"
+CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a run came to."""
+
+    figures: dict[str, object]
+    position: int
+    digest: str
+    virtual_ms: int
+
+
+class Simulation:
+    """One run of one world on an empty log."""
+
+    def __init__(self, world: World, world_file: Path, bundle: Bundle, log: EventLog) -> None:
+        """Raises :class:`~controlplane.intake.traces.IntakeError` for a workload that cannot be read, and the
+        adapter's own error for settings that it does not understand; nothing has been written then."""
+        self._world = world
+        self._bundle = bundle
+        self._jobs = jobs_of(world, world_file)
+        self._runs: TrueRuns = {}
+        self._agents = self._open_agents(world_file)
+        self._figures = Figures()
+        self._plane = ControlPlane(log, self._seen)
+        self._outbox = Outbox(self._agents)
+
+    @property
+    def plane(self) -> ControlPlane:
+        """The control plane of the run."""
+        return self._plane
+
+    def _seen(self, position: int, event: Event) -> None:
+        self._figures.see(self._plane.state, event)
+
+    def _open_agents(self, world_file: Path) -> list[ClusterAgent]:
+        open_agent = find_agents()
+
+        def run_of(job: int) -> tuple[int | None, LeasePhase]:
+            return self._runs[job]
+
+        agents: list[ClusterAgent] = []
+        for cluster in self._world.clusters:
+            config: Mapping[str, object] = cluster_config(cluster, world_file)
+            agents.append(open_agent(cluster.spec(), config, runs=run_of))
+        return agents
+
+    def run(self, progress: Progress | None = None) -> Outcomes:
+        """Run to the end. Raises what the log's ``append`` raises."""
+        self._configure()
+        arrivals = iter(self._jobs)
+        pending = next(arrivals, None)
+        arrived = 0
+        now_ms = 0
+        last_ms = self._jobs[-1].arrival_ms if self._jobs else 0
+        end_ms = self._world.until_ms if self._world.until_ms is not None else last_ms + self._world.drain_ms
+        while True:
+            batch: list[TraceJob] = []
+            while pending is not None and pending.arrival_ms <= now_ms:
+                batch.append(pending)
+                pending = next(arrivals, None)
+            arrived += len(batch)
+            self._live_through(now_ms, batch)
+            if progress is not None:
+                progress(arrived, len(self._jobs), now_ms)
+            due_ms = self._next_ms(now_ms, pending)
+            if due_ms is None or due_ms > end_ms:
+                break
+            now_ms = due_ms
+        check_all(self._plane.state)
+        summary = self._figures.summary(self._plane.state)
+        return Outcomes(summary, self._plane.head.position, self._plane.head.digest, self._plane.state.now_ms)
+
+    def _configure(self) -> None:
+        bundle = self._bundle
+        events: list[tuple[Event, str]] = [
+            (PolicyActivated(name=bundle.name, digest=bundle.digest, files=bundle.files), OPERATOR)
+        ]
+        events.extend((ClusterConfigured(spec=cluster.spec()), OPERATOR) for cluster in self._world.clusters)
+        events.extend((QueueConfigured(spec=queue), OPERATOR) for queue in self._world.queues)
+        events.extend((BudgetConfigured(spec=budget), OPERATOR) for budget in self._world.budgets)
+        self._plane.record(events, 0)
+
+    def _live_through(self, now_ms: int, batch: list[TraceJob]) -> None:
+        """Everything that happens at one instant."""
+        self._record(now_ms, batch)
+        for _ in range(MAX_ROUNDS):
+            if not self._plane.is_due(now_ms):
+                return
+            for position, event in self._plane.cycle(now_ms):
+                self._outbox.deliver(position, event)
+            self._record(now_ms, [])
+
+    def _record(self, now_ms: int, batch: list[TraceJob]) -> None:
+        """Append what agents report and what arrives, in one batch, and let the agents know."""
+        reports: list[tuple[ClusterAgent, list[Event]]] = [(agent, agent.step(now_ms)) for agent in self._agents]
+        inputs = [(event, agent.cluster) for agent, events in reports for event in events]
+        inputs.extend((_submission(job), CLIENT) for job in batch)
+        if not inputs:
+            return
+        first_job = self._plane.state.position + 1 + len(inputs) - len(batch)
+        for position, job in enumerate(batch, start=first_job):
+            phase = LeasePhase.FAILED if job.outcome is Outcome.FAILED else LeasePhase.FINISHED
+            self._runs[position] = (job.runtime_ms, phase)
+        recorded = self._plane.record(inputs, now_ms)
+        for position, event in recorded:
+            self._outbox.deliver(position, event)
+        for agent, events in reports:
+            agent.acknowledge(events)
+            agent.settle(self._plane.head.position)
+
+    def _next_ms(self, now_ms: int, pending: TraceJob | None) -> int | None:
+        """The next instant on the grid at which something is due; ``None`` when nothing ever is."""
+        due = [wake for agent in self._agents if (wake := agent.next_wake_ms(now_ms)) is not None]
+        if pending is not None:
+            due.append(pending.arrival_ms)
+        timer = self._plane.next_due_ms()
+        if timer is not None and (due or self._is_money_at_stake()):
+            due.append(timer)
+        if not due:
+            return None
+        tick = self._world.tick_ms
+        return max(-(-min(due) // tick), now_ms // tick + 1) * tick
+
+    def _is_money_at_stake(self) -> bool:
+        """Whether passing time alone can still change something: rent, or jobs that will give up or may yet burst."""
+        state = self._plane.state
+        return bool(state.requests or state.pending[0])
+
+
+def _submission(job: TraceJob) -> JobSubmitted:
+    return JobSubmitted(spec=job.spec, submitted_ms=job.arrival_ms)
+

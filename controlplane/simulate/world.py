@@ -1,0 +1,209 @@
+"""World files: clusters, queues, budgets and a workload, in YAML. What is wrong is named by file and line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from controlplane.domain.clusters import Budget, ClusterSpec
+from controlplane.domain.model import Model
+from controlplane.domain.quantities import Millis, Name
+from controlplane.domain.queues import QueueSpec
+from controlplane.domain.workloads import JobSpec
+from controlplane.intake import openb, philly, swf
+from controlplane.intake.generator import WorkloadProfile, generate
+from controlplane.intake.traces import IntakeError, Outcome, TraceJob
+from controlplane.policy.documents import plain_value
+from controlplane.policy.yamltext import Node, parse_yaml
+
+DATA = "data:"
+"""A path that begins so lies in the folder of traces (``TIDEGATE_DATA``, or ``../shared/data``)."""
+
+
+class WorldFault(Exception):
+    """A world file that cannot be used: one sentence with file, line, what is wrong and what to do."""
+
+
+class WorldCluster(ClusterSpec):
+    """A cluster and how it is simulated."""
+
+    config: dict[str, object] = Field(default_factory=dict)
+    """Settings of the adapter."""
+    nodes_from: str | None = None
+    """A list of openb nodes that the cluster has besides."""
+
+    def spec(self) -> ClusterSpec:
+        """Without what only the simulation knows."""
+        return ClusterSpec.model_validate(self.model_dump(exclude={"config", "nodes_from"}))
+
+
+class ScriptedJob(Model):
+    """One job, written out."""
+
+    at_ms: Millis = 0
+    spec: JobSpec
+    runtime_ms: Millis | None = None
+    """``None`` never ends."""
+    fails: bool = False
+
+
+class OpenbWorkload(Model):
+    """Pods of openb, drawn as "Beware of Fragmentation" draws them: one by one, never leaving, dropped if none fits."""
+
+    pods: str
+    capacity_from: str
+    """The list of nodes whose GPUs are 100 per cent."""
+    percent: Annotated[int, Field(ge=1, le=1_000)] = 130
+    queue: Name = "openb"
+    spacing_ms: Annotated[int, Field(ge=1)] = 1_000
+
+
+class TraceWorkload(Model):
+    """Jobs of a Philly or SWF trace, as recorded."""
+
+    file: str
+    most: Annotated[int, Field(ge=1)] | None = None
+    """Only the first so many."""
+
+
+class Workload(Model):
+    """Exactly one source of jobs."""
+
+    generate: WorkloadProfile | None = None
+    openb: OpenbWorkload | None = None
+    philly: TraceWorkload | None = None
+    swf: TraceWorkload | None = None
+    jobs: tuple[ScriptedJob, ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [name for name in ("generate", "openb", "philly", "swf", "jobs") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of generate, openb, philly, swf and jobs")
+        return self
+
+
+class World(Model):
+    """See the module."""
+
+    name: Name
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    policies: str | None = None
+    """Folder of the bundle, relative to the world file; ``--policies`` takes its place."""
+    clusters: Annotated[tuple[WorldCluster, ...], Field(min_length=1)]
+    queues: Annotated[tuple[QueueSpec, ...], Field(min_length=1)]
+    """A queue stands after its parent."""
+    budgets: tuple[Budget, ...] = ()
+    workload: Workload
+    tick_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 1_000
+    """Cycles happen at multiples of this; what comes in between waits for the next."""
+    until_ms: Millis | None = None
+    """Stop here at the latest; ``None`` runs until nothing is left to happen, but no longer than ``drain_ms`` after the
+    last arrival."""
+    drain_ms: Millis = 14 * 86_400_000
+
+    @model_validator(mode="after")
+    def _parents_come_first(self) -> Self:
+        seen: set[str] = set()
+        for queue in self.queues:
+            if queue.parent is not None and queue.parent not in seen:
+                raise ValueError(f"queue {queue.name!r} stands before its parent {queue.parent!r}, or there is none")
+            if queue.name in seen:
+                raise ValueError(f"queue {queue.name!r} stands here twice")
+            seen.add(queue.name)
+        names = [cluster.name for cluster in self.clusters]
+        if len(set(names)) != len(names):
+            raise ValueError("two clusters have the same name")
+        return self
+
+
+def read_world(path: Path) -> World:
+    """The world in a file. Raises :class:`WorldFault`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise WorldFault(f"{path}: cannot be read: {what}; name a world file") from error
+    root, problems = parse_yaml(str(path), text)
+    if problems:
+        raise WorldFault(str(problems[0]))
+    if root is None or not isinstance(plain := plain_value(root), dict):
+        raise WorldFault(f"{path}:1: a world is a map of name, clusters, queues and workload; the file holds none")
+    try:
+        return World.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        line = _line(root, first["loc"])
+        what = first["msg"].removeprefix("Value error, ")
+        raise WorldFault(f"{path}:{line}: {where or 'world'}: {what[:1].lower()}{what[1:]}; correct it") from error
+
+
+def _line(node: Node, loc: Sequence[str | int]) -> int:
+    """The line of the deepest part of a path that stands in the file."""
+    at = node
+    for part in loc:
+        if isinstance(part, int):
+            if part >= len(at.items):
+                break
+            at = at.items[part]
+        else:
+            found = next((value for key, value in at.entries if key.text == part), None)
+            if found is None:
+                break
+            at = found
+    return at.line
+
+
+def data_path(path: str, world_file: Path) -> Path:
+    """Where a file named by a world lies."""
+    if path.startswith(DATA):
+        return Path(os.environ.get("TIDEGATE_DATA", "../shared/data")) / path[len(DATA) :]
+    return world_file.parent / path
+
+
+def jobs_of(world: World, world_file: Path) -> list[TraceJob]:
+    """The workload by arrival, ties in the order of the source. Raises :class:`IntakeError`."""
+    workload = world.workload
+    if workload.generate is not None:
+        jobs = list(generate(workload.generate, world.seed))
+    elif workload.openb is not None:
+        jobs = _openb_jobs(workload.openb, world, world_file)
+    elif workload.philly is not None:
+        jobs = philly.read_jobs(data_path(workload.philly.file, world_file))[: workload.philly.most]
+    elif workload.swf is not None:
+        jobs = swf.read_jobs(data_path(workload.swf.file, world_file)).jobs[: workload.swf.most]
+    else:
+        jobs = [_scripted(job) for job in workload.jobs or ()]
+    return sorted(jobs, key=lambda job: job.arrival_ms)
+
+
+def _openb_jobs(source: OpenbWorkload, world: World, world_file: Path) -> list[TraceJob]:
+    nodes = openb.read_nodes(data_path(source.capacity_from, world_file))
+    pods = openb.read_pods(data_path(source.pods, world_file), source.queue)
+    return openb.arrivals(
+        pods, openb.capacity_milli(nodes), percent=source.percent, seed=world.seed, spacing_ms=source.spacing_ms
+    )
+
+
+def _scripted(job: ScriptedJob) -> TraceJob:
+    return TraceJob(job.spec, job.at_ms, job.runtime_ms, Outcome.FAILED if job.fails else Outcome.FINISHED)
+
+
+def cluster_config(cluster: WorldCluster, world_file: Path) -> dict[str, object]:
+    """The adapter's settings, with the nodes of a list added. Raises :class:`IntakeError`."""
+    if cluster.nodes_from is None:
+        return cluster.config
+    path = data_path(cluster.nodes_from, world_file)
+    groups = [
+        {"names": [node.name], "shape": node.shape.model_dump(), "flavor": node.flavor, "labels": dict(node.labels)}
+        for node in openb.read_nodes(path)
+    ]
+    own = cluster.config.get("nodes", [])
+    if not isinstance(own, list):
+        raise IntakeError(str(path), 0, "the cluster's own nodes are not a list", "write them as a list")
+    return {**cluster.config, "nodes": [*own, *groups]}
