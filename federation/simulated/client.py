@@ -224,7 +224,7 @@ class SimulatedCluster:
             return
         order = self._provider.take(wanted)
         provider = self._config.provider
-        ready_ms = self._now_ms + order.offer.lead_time_ms
+        ready_ms = self._now_ms + provider.lead_times_ms.get(order.offer.name, order.offer.lead_time_ms)
         fails = happens(provider.failure_ppm, self._seed, "order", order.request)
         if fails or order.offer.name in provider.failing_offers:
             heapq.heappush(self._due, (ready_ms, Due.ORDER_FAILS, order.request, 0))

@@ -87,6 +87,8 @@ class Outage(Model):
 class Provider(Model):
     """How the cloud behind a cluster behaves. Its prices, shapes and expected lead times are the cluster's offers."""
 
+    lead_times_ms: dict[Name, Millis] = Field(default_factory=dict)
+    """Offer -> its true lead time, where it is not what the offer says."""
     lead_jitter_ms: Millis = 0
     """Added to the lead time of each node: uniform between 0 and this."""
     failure_ppm: Chance = 0

@@ -115,6 +115,15 @@ def test_of_two_requests_the_one_that_is_released_goes_and_the_other_stays() -> 
     assert beside.capacity_phases("c1.0")[-1] is RELEASED
 
 
+def test_a_provider_that_is_later_than_the_deadline_is_charged_for_nothing() -> None:
+    beside = Beside(nodes=(), provider={"lead_times_ms": {"a100": 2 * HOUR_MS}})
+    beside.deliver(requested())
+    beside.run(10 * HOUR_MS)
+    assert beside.capacity_phases() == [RELEASED]
+    assert beside.capacity()[0].observed_ms == HOUR_MS
+    assert beside.adapter.world.bill_micro_usd(beside.now_ms) == 0
+
+
 def test_a_release_that_overtakes_its_request_wins() -> None:
     beside = Beside(nodes=())
     beside.deliver(released())
