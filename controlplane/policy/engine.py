@@ -147,10 +147,12 @@ def _key(key: object) -> bool | int | str:
 class CelExprPython:
     """The deciding engine. Records are maps of anything here; the compiler has checked types before."""
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        """``variables`` maps each name to its CEL type, such as ``map<string, dyn>``."""
+    def __init__(self, variables: Mapping[str, str], container: str = "") -> None:
+        """``variables`` maps each name to its CEL type, such as ``map<string, dyn>``; names are resolved in
+        ``container``."""
         types = {name: cel.Type(spelled) for name, spelled in variables.items()}
-        self._env = cel.NewEnv(config=cel.NewEnvConfigFromYaml(_CONFIG), variables=types)
+        config = cel.NewEnvConfigFromYaml(_CONFIG)
+        self._env = cel.NewEnv(config=config, variables=types, container=container or None)
 
     @property
     def name(self) -> str:

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from controlplane.policy.tree import Tree
 from controlplane.policy.vocabulary import MAX_LABELS, MAX_MODELS, MAX_TEXT, PARAMS, VARIABLES
 
-MAX_COST = 9_999
-"""Steps of one expression: the engine's own budget of iterations is the same number."""
+MAX_ROUNDS = 9_999
+"""Rounds of all loops of one expression: the engine's own budget is the same number."""
+MAX_COST = 100_000
+"""Steps of one expression, a step being one node of its tree: some ten milliseconds."""
 MAX_SIZE = 100_000
 """Characters or elements of any value that an expression makes."""
 MAX_LOOPS = 2
@@ -40,6 +42,8 @@ class Bound:
     """Characters of a text, elements of a list or map; 1 for a number."""
     item: int = MAX_TEXT
     """The same of each element."""
+    rounds: int = 0
+    """Of all loops."""
 
 
 def findings(tree: Tree, variables: Mapping[str, Bound]) -> tuple[list[Finding], Bound]:
@@ -48,7 +52,10 @@ def findings(tree: Tree, variables: Mapping[str, Bound]) -> tuple[list[Finding],
     estimator = _Estimator(dict(variables))
     bound = estimator.bound(tree, 0)
     found.extend(estimator.found)
-    if bound.cost > MAX_COST:
+    if bound.rounds > MAX_ROUNDS:
+        message = f"its loops may go round {bound.rounds:,} times, more than the {MAX_ROUNDS:,} allowed; loop over less"
+        found.append(Finding(_costliest(tree), message, "too-costly"))
+    elif bound.cost > MAX_COST:
         message = f"it may take {bound.cost:,} steps, more than the {MAX_COST:,} allowed; loop over less"
         found.append(Finding(_costliest(tree), message, "too-costly"))
     return found, bound
@@ -111,7 +118,7 @@ def _of_loop(node: Tree) -> list[Finding]:
             "ask for keys by name, or use exists() or all()"
         )
         found.append(Finding(node.offset, message, "map-order"))
-    if any(part.kind == "struct" for part in step.walk()):
+    if any(part.kind == "struct" or part.name == "cel.@mapInsert" for part in step.walk()):
         message = "a map made inside a loop has no fixed order; make a list"
         found.append(Finding(node.offset, message, "map-order"))
     return found
@@ -154,7 +161,7 @@ class _Estimator:
         if not any(finding.code == "too-large" for finding in self.found):
             message = f"it may make a value of {made.size:,} parts, more than the {MAX_SIZE:,} allowed; make it smaller"
             self.found.append(Finding(node.offset, message, "too-large"))
-        return Bound(made.cost, MAX_SIZE, made.item)
+        return Bound(made.cost, MAX_SIZE, made.item, made.rounds)
 
     def _of(self, node: Tree, depth: int) -> Bound:
         match node.kind:
@@ -166,11 +173,11 @@ class _Estimator:
             case "select":
                 inner = self.bound(node.children[0], depth)
                 made = _bound_of_type(node.type)
-                return Bound(inner.cost + 1, made.size, made.item)
+                return Bound(inner.cost + 1, made.size, made.item, inner.rounds)
             case "list" | "struct":
                 parts = [self.bound(child, depth) for child in node.children]
                 item = max((part.size for part in parts), default=1)
-                return Bound(1 + sum(part.cost for part in parts), len(parts), item)
+                return Bound(1 + sum(part.cost for part in parts), len(parts), item, sum(part.rounds for part in parts))
             case "call":
                 return self._call(node, depth)
             case "comprehension":
@@ -178,6 +185,10 @@ class _Estimator:
 
     def _call(self, node: Tree, depth: int) -> Bound:
         parts = [self.bound(child, depth) for child in node.children]
+        made = self._of_call(node, parts)
+        return Bound(made.cost, made.size, made.item, sum(part.rounds for part in parts))
+
+    def _of_call(self, node: Tree, parts: list[Bound]) -> Bound:
         cost = 1 + sum(part.cost for part in parts)
         sizes = [part.size for part in parts]
         item = max((part.item for part in parts), default=1)
@@ -206,7 +217,7 @@ class _Estimator:
                 return Bound(cost + sizes[0] // 8 + sum(sizes[1:]), sum(sizes) + 1, item)
             case _:
                 made = _bound_of_type(node.type)
-                return Bound(cost + sum(sizes) // 64, max([*sizes, 1]) if made.size > 1 else 1, item)
+                return Bound(cost + sum(sizes) // 512, max([*sizes, 1]) if made.size > 1 else 1, item)
 
     def _loop(self, node: Tree, depth: int) -> Bound:
         first, second, result = node.loop
@@ -217,21 +228,23 @@ class _Estimator:
         if depth == MAX_LOOPS:
             message = f"loops stand more than {MAX_LOOPS} deep inside one another; take the inner one apart"
             self.found.append(Finding(node.offset, message, "too-deep"))
-            return Bound(over.cost, over.size)
+            return Bound(over.cost, over.size, over.item, over.rounds)
         element = Bound(0, over.item)
         names = {first: element, **({second: element} if second else {}), result: Bound(0, over.size, over.item)}
         return self._within(names, lambda: self._rounds(node, over, start, depth))
 
     def _binding(self, node: Tree, start: Bound, depth: int) -> Bound:
         body = self.bound(node.children[4], depth)
-        return Bound(start.cost + body.cost + 1, body.size, body.item)
+        return Bound(start.cost + body.cost + 1, body.size, body.item, start.rounds + body.rounds)
 
     def _rounds(self, node: Tree, over: Bound, start: Bound, depth: int) -> Bound:
         condition = self.bound(node.children[2], depth + 1)
         step = self.bound(node.children[3], depth + 1)
         result = self.bound(node.children[4], depth + 1)
         cost = over.cost + start.cost + over.size * (1 + condition.cost + step.cost) + result.cost
-        return Bound(cost, over.size if node.type.startswith(("list<", "map<")) else 1, max(over.item, step.item))
+        rounds = over.rounds + over.size * (1 + condition.rounds + step.rounds) + result.rounds
+        size = over.size if node.type.startswith(("list<", "map<")) else 1
+        return Bound(cost, size, max(over.item, step.item), rounds)
 
     def _within(self, names: dict[str, Bound], inside: Callable[[], Bound]) -> Bound:
         outer = self.names

@@ -6,6 +6,7 @@ events, so that a hostile file is refused before it is expanded. Problems are co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +19,9 @@ MAX_FILE_BYTES = 262_144
 """A rule file of a thousand matches is 60 kB; a file above this is not a rule file."""
 MAX_NODES = 50_000
 MAX_DEPTH = 64
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+"""Characters that no editor shows, among them those that YAML, but nobody else, takes for a line's end."""
 
 Kind = Literal["text", "list", "map"]
 
@@ -54,10 +58,10 @@ def parse_yaml(file: str, text: str) -> tuple[Node | None, list[Problem]]:
     if len(text) > MAX_FILE_BYTES or len(text.encode("utf-8", "replace")) > MAX_FILE_BYTES:
         limit = MAX_FILE_BYTES // 1024
         return None, [Problem(file, 1, 1, f"the file is larger than {limit} KiB; split it", code="too-large")]
-    unprintable = next((i for i, char in enumerate(text) if char < " " and char not in "\t\n"), -1)
-    if unprintable >= 0:
-        line, column = _place(text, unprintable)
-        name = f"U+{ord(text[unprintable]):04X}"
+    control = _CONTROL.search(text)
+    if control is not None:
+        line, column = _place(text, control.start())
+        name = f"U+{ord(control.group()):04X}"
         message = f"the control character {name} does not belong in a policy file; remove it"
         return None, [Problem(file, line, column, message, snippet(text, line, column), code="yaml")]
     builder = _Builder(file, text)

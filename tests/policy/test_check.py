@@ -125,7 +125,13 @@ REFUSED = {
         "eligibility",
         "match:\n  - output: job.labels.all(a, node.labels.all(b, a + b + a + b != a))",
         (5, 29),
-        "steps, more than the 9,999 allowed",
+        "steps, more than the 100,000 allowed",
+    ),
+    "too many rounds": (
+        "eligibility",
+        "match:\n  - output: lists.range(5000).all(a, [1, 2].all(b, a > b))",
+        (5, 36),
+        "its loops may go round 15,000 times, more than the 9,999 allowed",
     ),
     "a named time zone": (
         "scoring",
