@@ -71,17 +71,17 @@ class FileLog:
         self._must_be_open()
         return self._head
 
-    def append(self, entries: Sequence[Entry], expected: Head) -> Head:  # noqa: ARG002 - the port's names
+    def append(self, entries: Sequence[Entry], expected: Head) -> Head:
         raise LogUnusable(f"{self._path} is an exported log, which cannot be appended to: import it first")
 
     def read(self, after: int = 0, until: int | None = None) -> Iterator[Record]:
         self._must_be_open()
         return self._read(max(after, 0), until)
 
-    def save_snapshot(self, snapshot: Snapshot) -> None:  # noqa: ARG002
+    def save_snapshot(self, snapshot: Snapshot) -> None:
         raise LogUnusable(f"{self._path} is an exported log, which keeps no snapshots: import it first")
 
-    def snapshots(self, core: str) -> Iterator[Snapshot]:  # noqa: ARG002
+    def snapshots(self, core: str) -> Iterator[Snapshot]:
         self._must_be_open()
         return iter(())
 
@@ -98,16 +98,18 @@ class FileLog:
 
     def _read(self, after: int, until: int | None) -> Iterator[Record]:
         end = self._head.position if until is None else min(until, self._head.position)
+        if after >= end and until is not None:
+            return
         position = after
         with self._named_faults(), _opened(self._path) as file:
             try:
-                for line in islice(file, after + 1, end + 1):
+                for line in islice(file, after + 1, max(after, end) + 1):
                     position += 1
                     record = record_of(line, position)
                     if record.position != position:
                         raise LogDamaged(position, f"the record is missing; in its line stands {record.position}")
                     yield record
-                if until is None and position == end and next(file, None) is not None:
+                if until is None and position >= end and next(file, None) is not None:
                     raise LogDamaged(end + 1, f"the file goes on after position {end}, where it says that it ends")
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise LogDamaged(position + 1, f"the compressed file breaks off or is damaged ({error})") from error

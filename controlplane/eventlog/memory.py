@@ -43,8 +43,9 @@ class MemoryLog:
                 raise HeadMoved(f"expected the head at position {expected.position}, it is at {head.position}")
             sealed: list[Record] = []
             for batch in batches:
-                sealed += seal(batch, head)
-                head = head_after(sealed, head)
+                rows = seal(batch, head)
+                head = head_after(rows, head)
+                sealed += map(Record._make, rows)
             self._records += sealed
             return head
 
@@ -64,9 +65,13 @@ class MemoryLog:
     def snapshots(self, core: str) -> Iterator[Snapshot]:
         self._must_be_open()
         newest_first = sorted(self._snapshots, key=lambda snapshot: snapshot.position, reverse=True)
-        for snapshot in newest_first:
-            if snapshot.core == core and snapshot.digest == self._digest_at(snapshot.position):
-                yield snapshot
+        return iter(
+            [
+                snapshot
+                for snapshot in newest_first
+                if snapshot.core == core and snapshot.digest == self._digest_at(snapshot.position)
+            ]
+        )
 
     def close(self) -> None:
         self._is_open = False

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 import psycopg
 from sqlalchemy import Connection, create_engine, event, make_url, text
+from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from controlplane.eventlog.port import HeadMoved, LogError, LogUnavailable, LogUnusable, Record
+from controlplane.eventlog.chain import Row
+from controlplane.eventlog.port import HeadMoved, LogError, LogUnavailable, LogUnusable
 from controlplane.eventlog.schema import migrate, must_be_current, revision_of
 from controlplane.eventlog.sql import Backend, named_faults
 
@@ -88,16 +90,15 @@ def _backend(url: str, *, read_only: bool) -> Backend:
     def fault(error: Exception) -> LogError:
         return _fault(name, error)
 
-    return Backend(engine, name, _insert, psycopg.Error, fault)
+    return Backend(engine, name, None, _insert, psycopg.Error, fault)
 
 
-def _insert(connection: Connection, records: Sequence[Record]) -> None:
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, psycopg.Connection)
-    with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
+def _insert(cursor: DBAPICursor, rows: Sequence[Row]) -> None:
+    assert isinstance(cursor, psycopg.Cursor)
+    with cursor.copy(_COPY) as copy:
         copy.set_types(_TYPES)
-        for record in records:
-            copy.write_row(record)
+        for row in rows:
+            copy.write_row(row)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

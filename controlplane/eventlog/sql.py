@@ -8,6 +8,9 @@ with what the caller expected, the rows go in as one batch, and the head is move
 each in its own short transaction: since nothing that was written ever changes, the ranges fit together as if read at
 once.
 
+Statements are SQLAlchemy expressions, compiled once per engine and then run on the driver's own cursor: going through
+SQLAlchemy each time would cost 200 microseconds an append, which is more than SQLite itself takes.
+
 What differs between engines (how to connect, the fastest batch insert, what its errors mean) is in a :class:`Backend`;
 see :mod:`controlplane.eventlog.sqlite` and :mod:`controlplane.eventlog.postgresql`.
 """
@@ -15,15 +18,17 @@ see :mod:`controlplane.eventlog.sqlite` and :mod:`controlplane.eventlog.postgres
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
+from sqlalchemy import ClauseElement, Engine, bindparam, delete, func, insert, select, update
+from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.sql.compiler import SQLCompiler
 
-from controlplane.eventlog.chain import head_after, seal
+from controlplane.eventlog.chain import Row, head_after, seal
 from controlplane.eventlog.memory import SNAPSHOTS_KEPT
 from controlplane.eventlog.port import (
     EMPTY,
@@ -50,8 +55,10 @@ class Backend:
     engine: Engine
     url: str
     """Without a password."""
-    insert: Callable[[Connection, Sequence[Record]], None]
-    """Insert a batch of records within the transaction of the connection."""
+    begin: str | None
+    """What begins a transaction that will write; ``None`` if the driver does by itself."""
+    insert: Callable[[DBAPICursor, Sequence[Row]], None]
+    """Insert a batch within the transaction of the cursor."""
     error: type[Exception]
     """The driver's base of errors: what is fetched or copied past SQLAlchemy raises it bare."""
     fault: Callable[[Exception], LogError]
@@ -74,6 +81,34 @@ _AGREEING = (
     .where(SNAPSHOTS.c.core == bindparam("core"), SNAPSHOTS.c.digest == EVENTS.c.digest)
     .order_by(SNAPSHOTS.c.position.desc(), SNAPSHOTS.c.serial.desc())
 )
+_LOADING = select(SNAPSHOTS.c.position, SNAPSHOTS.c.digest, SNAPSHOTS.c.core, SNAPSHOTS.c.body).where(
+    SNAPSHOTS.c.serial == bindparam("serial")
+)
+_NEWEST = select(SNAPSHOTS.c.serial).order_by(SNAPSHOTS.c.serial.desc()).limit(SNAPSHOTS_KEPT)
+_REPLACING = (
+    delete(SNAPSHOTS).where(SNAPSHOTS.c.position == bindparam("at"), SNAPSHOTS.c.core == bindparam("core")),
+    insert(SNAPSHOTS).values(
+        position=bindparam("at"), digest=bindparam("digest"), core=bindparam("core"), body=bindparam("body")
+    ),
+    delete(SNAPSHOTS).where(SNAPSHOTS.c.serial.not_in(_NEWEST)),
+)
+
+
+class _Prepared:
+    """A statement as text of one engine."""
+
+    def __init__(self, statement: ClauseElement, engine: Engine) -> None:
+        compiled = statement.compile(dialect=engine.dialect)
+        assert isinstance(compiled, SQLCompiler)
+        self._text = compiled.string
+        self._order = compiled.positiontup
+        self._constants = compiled.params
+        """Names of the parameters where the engine counts them, ``None`` where it names them."""
+
+    def run(self, cursor: DBAPICursor, **given: int | str | bytes) -> DBAPICursor:
+        values = {**self._constants, **given}
+        cursor.execute(self._text, values if self._order is None else [values[name] for name in self._order])
+        return cursor
 
 
 class SqlLog:
@@ -83,6 +118,15 @@ class SqlLog:
         self._backend = backend
         self._read_only = read_only
         self._is_open = True
+        engine = backend.engine
+        self._range = _Prepared(_RANGE, engine)
+        self._ends = _Prepared(_ENDS, engine)
+        self._afterwards = _Prepared(_AFTERWARDS, engine)
+        self._locked_head = _Prepared(_LOCKED_HEAD, engine)
+        self._move_head = _Prepared(_MOVE_HEAD, engine)
+        self._agreeing = _Prepared(_AGREEING, engine)
+        self._loading = _Prepared(_LOADING, engine)
+        self._replacing = tuple(_Prepared(statement, engine) for statement in _REPLACING)
 
     @property
     def url(self) -> str:
@@ -90,8 +134,8 @@ class SqlLog:
 
     def head(self) -> Head:
         """The end of the log. Raises :class:`LogDamaged` if the last rows are not those that were appended last."""
-        with self._reading() as connection:
-            row = connection.execute(_ENDS).one_or_none()
+        with self._reading() as cursor:
+            row = self._ends.run(cursor).fetchone()
         if row is None:
             raise LogDamaged(1, "the head of the log is missing")
         position, digest, last, last_digest = row
@@ -113,20 +157,15 @@ class SqlLog:
         return self._read(max(after, 0), until)
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        same = (SNAPSHOTS.c.position == snapshot.position) & (SNAPSHOTS.c.core == snapshot.core)
-        newest = select(SNAPSHOTS.c.serial).order_by(SNAPSHOTS.c.serial.desc()).limit(SNAPSHOTS_KEPT)
-        with self._writing() as connection:
-            connection.execute(delete(SNAPSHOTS).where(same))
-            connection.execute(
-                insert(SNAPSHOTS).values(
-                    position=snapshot.position, digest=snapshot.digest, core=snapshot.core, body=snapshot.body
+        with self._writing() as cursor:
+            for statement in self._replacing:
+                statement.run(
+                    cursor, at=snapshot.position, digest=snapshot.digest, core=snapshot.core, body=snapshot.body
                 )
-            )
-            connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.serial.not_in(newest)))
 
     def snapshots(self, core: str) -> Iterator[Snapshot]:
-        with self._reading() as connection:
-            serials = connection.execute(_AGREEING, {"core": core}).scalars().all()
+        with self._reading() as cursor:
+            serials = [serial for (serial,) in self._agreeing.run(cursor, core=core).fetchall()]
         return self._loaded(serials)
 
     def close(self) -> None:
@@ -143,16 +182,17 @@ class SqlLog:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _append(self, batches: Iterable[Sequence[Record]], expected: Head) -> Head:
+    def _append(self, batches: Iterable[Sequence[Row]], expected: Head) -> Head:
         head = expected
         try:
-            with self._writing() as connection:
-                self._must_stand_at(connection, expected)
-                for records in batches:
-                    if records:
-                        self._backend.insert(connection, records)
-                        head = head_after(records, head)
-                connection.execute(_MOVE_HEAD, {"to": head.position, "to_digest": head.digest})
+            with self._writing() as cursor:
+                self._must_stand_at(cursor, expected)
+                for rows in batches:
+                    if rows:
+                        self._backend.insert(cursor, rows)
+                        head = head_after(rows, head)
+                if head != expected:
+                    self._move_head.run(cursor, to=head.position, to_digest=head.digest)
         except LogUnavailable:
             # The connection may have broken while the commit was on its way back. The log knows.
             if head != expected and self._stands_at(head):
@@ -160,14 +200,15 @@ class SqlLog:
             raise
         return head
 
-    def _must_stand_at(self, connection: Connection, expected: Head) -> None:
-        row = connection.execute(_LOCKED_HEAD).one_or_none()
+    def _must_stand_at(self, cursor: DBAPICursor, expected: Head) -> None:
+        row = self._locked_head.run(cursor).fetchone()
         if row is None:
             raise LogDamaged(1, "the head of the log is missing")
-        if tuple(row) != expected:
+        position, digest = row
+        if position != expected.position or digest != expected.digest:
             raise HeadMoved(
                 f"{self.url}: expected the head at position {expected.position} ({expected.digest[:12]}), "
-                f"it is at {row[0]} ({row[1][:12]})"
+                f"it is at {position} ({digest[:12]})"
             )
 
     def _stands_at(self, head: Head) -> bool:
@@ -177,14 +218,22 @@ class SqlLog:
             return False
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def _writing(self) -> Iterator[DBAPICursor]:
+        """A transaction that commits at the end, or leaves no trace."""
         self._must_be_open()
         if self._read_only:
             raise LogUnusable(f"{self.url} was opened for reading only")
-        with named_faults(self._backend), self._backend.engine.connect() as connection:
-            connection.execution_options(begin="BEGIN IMMEDIATE")
-            with connection.begin():
-                yield connection
+        with named_faults(self._backend), closing(self._backend.engine.raw_connection()) as connection:
+            cursor = connection.cursor()
+            try:
+                if self._backend.begin is not None:
+                    cursor.execute(self._backend.begin)
+                yield cursor
+                connection.commit()
+            except BaseException:
+                with suppress(self._backend.error):  # a connection that is gone has rolled back by itself
+                    connection.rollback()
+                raise
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -199,8 +248,8 @@ class SqlLog:
 
     def _fetch(self, after: int, end: int) -> list[Record]:
         try:
-            with self._reading() as connection:
-                rows = self._rows(connection, after, end)
+            with self._reading() as cursor:
+                rows = self._range.run(cursor, after=after, end=end).fetchall()
         except LogDamaged as error:
             # One row of the range cannot be decoded: halve the range until it is found.
             if end - after <= 1:
@@ -210,37 +259,31 @@ class SqlLog:
             return before + self._fetch(middle, end) if len(before) == middle - after else before
         return list(map(Record._make, rows))
 
-    def _rows(self, connection: Connection, after: int, end: int) -> Sequence[Sequence[object]]:
-        # The driver's own rows: SQLAlchemy's would cost as much again as the query.
-        rows: Sequence[Sequence[object]] = connection.execute(_RANGE, {"after": after, "end": end}).cursor.fetchall()
-        return rows
-
     def _is_end(self, after: int, until: int | None) -> bool:
         """Whether the log ends after this position; :class:`LogDamaged` if it goes on behind a hole."""
-        with self._reading() as connection:
-            row = connection.execute(_AFTERWARDS, {"after": after}).one_or_none()
+        with self._reading() as cursor:
+            row = self._afterwards.run(cursor, after=after).fetchone()
         following, head = row if row is not None else (None, 0)
         if following == after + 1:
             return False  # somebody appended meanwhile
         if following is not None and (until is None or following <= until):
             raise LogDamaged(after + 1, f"the record is missing; the next one is {following}")
         if head > after and (until is None or until > after):
-            raise LogDamaged(after + 1, f"the record is missing; the log should go on to {head}")
+            raise LogDamaged(after + 1, f"the record is missing; the log goes on to {head}")
         return True
 
     def _loaded(self, serials: Sequence[int]) -> Iterator[Snapshot]:
-        body = select(SNAPSHOTS.c.position, SNAPSHOTS.c.digest, SNAPSHOTS.c.core, SNAPSHOTS.c.body)
         for serial in serials:
-            with self._reading() as connection:
-                row = connection.execute(body.where(SNAPSHOTS.c.serial == serial)).one_or_none()
+            with self._reading() as cursor:
+                row = self._loading.run(cursor, serial=serial).fetchone()
             if row is not None:  # another process may have replaced it meanwhile
                 yield Snapshot(*row)
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def _reading(self) -> Iterator[DBAPICursor]:
         self._must_be_open()
-        with named_faults(self._backend), self._backend.engine.connect() as connection:
-            yield connection
+        with named_faults(self._backend), closing(self._backend.engine.raw_connection()) as connection:
+            yield connection.cursor()
 
     def _must_be_open(self) -> None:
         if not self._is_open:
@@ -259,11 +302,11 @@ def named_faults(backend: Backend) -> Iterator[None]:
         raise backend.fault(error) from error
 
 
-def _sealed(batches: Iterable[Sequence[Entry]], head: Head) -> Iterator[list[Record]]:
+def _sealed(batches: Iterable[Sequence[Entry]], head: Head) -> Iterator[list[Row]]:
     for batch in batches:
-        records = seal(batch, head)
-        head = head_after(records, head)
-        yield records
+        rows = seal(batch, head)
+        head = head_after(rows, head)
+        yield rows
 
 
 def _contiguous(records: Sequence[Record], after: int) -> Sequence[Record]:

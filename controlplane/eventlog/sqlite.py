@@ -13,8 +13,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPICursor
 
-from controlplane.eventlog.port import HeadMoved, LogDamaged, LogError, LogUnavailable, LogUnusable, Record
+from controlplane.eventlog.chain import Row
+from controlplane.eventlog.port import HeadMoved, LogDamaged, LogError, LogUnavailable, LogUnusable
 from controlplane.eventlog.schema import migrate, must_be_current, revision_of
 from controlplane.eventlog.sql import Backend, named_faults
 
@@ -28,6 +30,8 @@ CHECKPOINT_PAGES = 4_000
 BUSY_S = 10.0
 """How long to wait for another writer: longer than any batch that we write takes."""
 
+BEGIN = "BEGIN IMMEDIATE"
+"""Takes the write lock at once: a transaction that read first could be refused it later."""
 _INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -64,7 +68,7 @@ def upgrade_sqlite(path: Path) -> None:
     backend = _backend(path, _uri(path, "rw"))
     try:
         with named_faults(backend), backend.engine.connect() as connection:
-            connection.execution_options(begin="BEGIN IMMEDIATE")
+            connection.execution_options(begin=BEGIN)
             with connection.begin():
                 if revision_of(connection, str(path)) is None:
                     raise LogUnusable(f"{path} is empty, not a Tidegate log")
@@ -86,7 +90,7 @@ def _make(path: Path) -> None:
             raise LogUnusable(f"{left_over} is left over from a log that is gone: move it away first")
     try:
         _remove(draft)
-        _fill(draft)
+        _fill(draft, path)
         _settle(draft, path)
     except OSError as error:
         raise _system_fault(path, error) from error
@@ -94,11 +98,11 @@ def _make(path: Path) -> None:
         _remove(draft)
 
 
-def _fill(draft: Path) -> None:
-    backend = _backend(draft, _uri(draft, "rwc"))
+def _fill(draft: Path, path: Path) -> None:
+    backend = _backend(path, _uri(draft, "rwc"))
     try:
         with named_faults(backend), backend.engine.connect() as connection:
-            connection.execution_options(begin="BEGIN IMMEDIATE")
+            connection.execution_options(begin=BEGIN)
             with connection.begin():
                 migrate(connection)
     finally:
@@ -145,7 +149,7 @@ def _inspect(path: Path) -> bool:
 def _check(backend: Backend, path: Path, *, may_fill: bool) -> None:
     with named_faults(backend), backend.engine.connect() as connection:
         if may_fill:
-            connection.execution_options(begin="BEGIN IMMEDIATE")
+            connection.execution_options(begin=BEGIN)
         with connection.begin():
             revision = revision_of(connection, str(path))
             if revision is None and may_fill:
@@ -171,7 +175,9 @@ def _backend(path: Path, uri: str) -> Backend:
     def fault(error: Exception) -> LogError:
         return _fault(path, error)
 
-    return Backend(_engine(uri, is_new=uri.endswith("=rwc")), f"sqlite:///{path}", _insert, sqlite3.Error, fault)
+    return Backend(
+        _engine(uri, is_new=uri.endswith("=rwc")), f"sqlite:///{path}", "BEGIN IMMEDIATE", _insert, sqlite3.Error, fault
+    )
 
 
 def _engine(uri: str, *, is_new: bool) -> Engine:
@@ -197,8 +203,8 @@ def _engine(uri: str, *, is_new: bool) -> Engine:
     return engine
 
 
-def _insert(connection: Connection, records: Sequence[Record]) -> None:
-    connection.exec_driver_sql(_INSERT, list(records))
+def _insert(cursor: DBAPICursor, rows: Sequence[Row]) -> None:
+    cursor.executemany(_INSERT, rows)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

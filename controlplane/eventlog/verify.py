@@ -7,7 +7,7 @@ rewrites every digest from the change to the end is caught by comparing the head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -16,6 +16,15 @@ from controlplane.eventlog.port import EMPTY, EventLog, Head, LogDamaged, Record
 
 STEP = 10_000
 """Records between two calls of ``progress``."""
+REACH = 1_000
+"""How far from its place a record is recognised: some milliseconds of hashing."""
+
+SEPARATORS = 8
+"""After each column before the payload. One more, and a border between columns was moved."""
+_SHAPES = frozenset(
+    (int, str, str, bytes, int, str, str, causation, str, str)
+    for causation in (int, type(None))  # as text, "None" and "7" would have the same digest as None and 7
+)
 
 
 class Kind(StrEnum):
@@ -88,9 +97,8 @@ def _digest(record: Record, sound: Head) -> str | None:
     if (
         previous == sound.digest
         and sha256(columns.encode("utf-8", "surrogatepass") + payload).hexdigest() == digest
-        and columns.count("\x1f") == 8  # one more, and a border between columns was moved
-        and recorded_at_ms.__class__ is int
-        and correlation.__class__ is str
+        and columns.count("\x1f") == SEPARATORS
+        and tuple(map(type, record)) in _SHAPES
     ):
         return digest
     return None
@@ -120,28 +128,35 @@ def _diagnosis(log: EventLog, record: Record, sound: Head) -> Damage:
     position = record.position
     if record.previous == sound.digest:
         return Damage(position, Kind.CHANGED, "payload or columns do not match the record's digest")
+    clauses = []
+    origin = _origin(record)
+    if origin == position:
+        clauses.append(f"the record does not follow the one at position {sound.position}")
+    elif origin is not None:
+        clauses.append(f"the record that stands here was appended at position {origin}")
     following = _found(log, sound)
     if following is not None:
-        return Damage(position, Kind.MOVED, f"the record that belongs here stands at position {following}")
-    if _is_sealed(record):
-        return Damage(position, Kind.MOVED, f"the record does not follow the one at position {sound.position}")
+        clauses.append(f"the record that belongs here stands at position {following}")
+    if clauses:
+        return Damage(position, Kind.MOVED, "; ".join(clauses))
     return Damage(position, Kind.CHANGED, "neither the link to the record before nor the record's own digest holds")
+
+
+def _origin(record: Record) -> int | None:
+    """The position for which the record was sealed, if that is not far from where it stands."""
+    for distance in range(REACH + 1):
+        for position in (record.position + distance, record.position - distance):
+            if _digest(record._replace(position=position), Head(position - 1, record.previous)) is not None:
+                return position
+    return None
 
 
 def _found(log: EventLog, sound: Head) -> int | None:
     """Where the record that follows ``sound`` stands instead, if it is anywhere."""
-    for record in _readable(log, sound.position + 1):
-        if record.previous == sound.digest:
-            return record.position
-    return None
-
-
-def _readable(log: EventLog, after: int) -> Iterator[Record]:
     try:
-        yield from log.read(after)
+        for record in log.read(sound.position + 1):
+            if record.previous == sound.digest:
+                return record.position
     except LogDamaged:
-        return
-
-
-def _is_sealed(record: Record) -> bool:
-    return _digest(record, Head(record.position - 1, record.previous)) is not None
+        pass
+    return None
