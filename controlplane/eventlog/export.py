@@ -62,18 +62,19 @@ def import_log(path: Path, log: EventLog, progress: Progress | None = None) -> H
 
     The whole chain of the file is verified before anything is written, and it is written in one transaction, so that
     whatever goes wrong, the log is as it was. The digests come out the same, since they are computed anew.
+    ``progress`` counts each record twice: once verified, once written.
 
     Raises :class:`LogDamaged` if the file's chain is broken, :class:`HeadMoved` if the log holds something else, and
     what appending raises.
     """
     with FileLog(path) as file:
-        report = verify_chain(file)
+        report = verify_chain(file, _half(progress, 0))
         if report.damage is not None:
             raise LogDamaged(report.damage.position, report.damage.what)
         start = _common_head(file, log)
         if not isinstance(log, Importable):
             raise LogUnusable(f"{log.url} cannot be imported into: it is read-only")
-        head = log.append_all(_batches(file, start.position, progress), start)
+        head = log.append_all(_batches(file, start.position, _half(progress, 1)), start)
     if head != report.head:  # unreachable unless the file changed under us; then the chain says so
         raise LogDamaged(head.position, f"{path} changed while it was imported")
     return head
@@ -97,6 +98,13 @@ def _write_lines(log: EventLog, head: Head, write: Callable[[bytes], int], progr
         write(b"".join(map(line_of, batch)))
         if progress is not None:
             progress(batch[-1].position, head.position)
+
+
+def _half(progress: Progress | None, which: int) -> Progress | None:
+    """The progress of one pass of two."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(which * total + done, 2 * total)
 
 
 def _common_head(file: FileLog, log: EventLog) -> Head:

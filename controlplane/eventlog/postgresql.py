@@ -23,6 +23,8 @@ CONNECT_S = 5
 MIGRATION_LOCK = 0x54494445
 """``TIDE``, as the key of the advisory lock around making tables."""
 
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+"""An append that returned is on the disk, whatever the server's habit; a stricter one is left alone."""
 _COPY = "COPY events FROM STDIN (FORMAT BINARY)"
 _TYPES = ("int8", "text", "text", "bytea", "int8", "text", "text", "int8", "text", "text")
 
@@ -85,6 +87,8 @@ def _backend(url: str, *, read_only: bool) -> Backend:
 
     @event.listens_for(engine, "connect")
     def connected(connection: psycopg.Connection, _entry: ConnectionPoolEntry) -> None:
+        connection.execute(_DURABLE)
+        connection.commit()
         connection.read_only = read_only
 
     def fault(error: Exception) -> LogError:

@@ -30,6 +30,7 @@ from controlplane.eventlog.port import (
     Snapshot,
     digest_of,
 )
+from controlplane.eventlog.tail import tail
 from controlplane.eventlog.verify import verify_chain
 
 
@@ -130,6 +131,17 @@ class EventLogContract:
     def test_nothing_appended_changes_nothing(self, log: EventLog) -> None:
         head = filled(log, 2)
         assert log.append([], head) == head == log.head()
+
+    def test_a_tail_gives_each_record_once_as_the_log_grows(self, log: EventLog, again: EventLog) -> None:
+        """Kills: starting again at the first position, ending when caught up."""
+        filled(log, 3)
+        rounds = iter([True, False])
+
+        def wait() -> bool:
+            filled(again, 2)
+            return next(rounds)
+
+        assert [record.position for record in tail(log, 1, wait)] == [2, 3, 4, 5]
 
     # --- refusing ---
 
@@ -263,6 +275,21 @@ class EventLogContract:
         with MemoryLog() as copy:
             assert import_log(path, copy) == head
             assert list(copy.read()) == list(log.read())
+
+    def test_an_export_of_a_growing_log_is_a_whole_beginning_of_it(
+        self, log: EventLog, again: EventLog, tmp_path: Path
+    ) -> None:
+        """Kills: a header that names another end than the file has."""
+        head = log.append([entry(number) for number in range(25_000)], EMPTY)
+        path = tmp_path / "log.jsonl"
+
+        def grow(_done: int, _total: int) -> None:
+            filled(again, 1)
+
+        assert export_log(log, path, grow) == head
+        with open_log(str(path), create=False) as file:
+            assert file.head() == head
+            assert verify_chain(file).ok
 
     def test_an_import_goes_on_where_the_log_stands(self, log: EventLog, tmp_path: Path) -> None:
         with MemoryLog() as whole:

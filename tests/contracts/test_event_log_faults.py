@@ -22,7 +22,9 @@ from controlplane.eventlog import open_log, upgrade_log
 from controlplane.eventlog.export import export_log, import_log
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.eventlog.port import EMPTY, EventLog, HeadMoved, LogError, LogUnavailable, LogUnusable
+from controlplane.eventlog.postgresql import open_postgresql
 from controlplane.eventlog.schema import REVISION, VERSION_TABLE, scripts
+from controlplane.eventlog.sqlite import open_sqlite
 from controlplane.eventlog.verify import verify_chain
 from tests.contracts.test_event_log import entry, filled
 
@@ -49,20 +51,19 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A file system of 2 MB, where we may make one."""
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-disk-"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        folder.rmdir()
-        pytest.skip("a small file system needs root and the right to mount; the limit on file size is tested instead")
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB; where we may not mount one, a folder in which no file grows beyond that."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        with file_size_limit(2_000_000):
+            yield folder
+        return
     try:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
-        folder.rmdir()
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -321,6 +322,7 @@ def test_a_writer_that_does_not_let_go_is_waited_for_and_then_named(
         assert log.append([entry()], EMPTY).position == 1
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_whole_log(tmp_path: Path) -> None:
     """The write-ahead log of a process that ended in the middle of a transaction is not played."""
     path = tmp_path / "log.db"
@@ -343,6 +345,16 @@ def test_a_killed_writer_leaves_a_whole_log(tmp_path: Path) -> None:
     with open_log(str(path), create=False) as log:
         assert log.head().position == 4
         assert verify_chain(log).ok
+
+
+def test_every_connection_waits_for_the_disk(tmp_path: Path) -> None:
+    """Kills: a pragma that was set on the first connection only."""
+    backend = open_sqlite(tmp_path / "log.db", create=True, read_only=False)
+    with backend.engine.connect() as first, backend.engine.connect() as second:
+        for connection in (first, second):
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    backend.engine.dispose()
 
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
@@ -407,6 +419,7 @@ class TestPostgresFaults:
                 )
             assert log.append([entry()], head).position == 3
 
+    @pytest.mark.slow
     def test_two_first_openings_make_the_tables_once(self, postgres_url: str) -> None:
         code = f"from controlplane.eventlog import open_log; print(open_log({postgres_url!r}, create=True).head())"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -416,6 +429,16 @@ class TestPostgresFaults:
         ]
         said = [child.communicate(timeout=60)[0].strip() for child in children]
         assert said == [str(EMPTY)] * 2
+
+    def test_a_server_that_does_not_wait_for_its_disk_is_told_to(self, postgres_url: str) -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(
+                "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END$$"
+            )
+        backend = open_postgresql(postgres_url, create=True, read_only=False)
+        with backend.engine.connect() as connection:
+            assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+        backend.engine.dispose()
 
     def test_a_conflict_is_told_from_a_fault(self, postgres_url: str) -> None:
         """A row that somebody put behind the head's back meets the primary key."""
@@ -430,6 +453,7 @@ class TestPostgresFaults:
                 log.append([entry()], head)
 
 
+@pytest.mark.slow
 def test_alembic_finds_the_scripts_by_its_own_configuration(tmp_path: Path, project_root: Path) -> None:
     """`alembic -x url=...` works for people who change the schema."""
     url = f"sqlite:///{tmp_path}/log.db"
