@@ -134,10 +134,14 @@ class CaseDocument(Model):
     name: str
     input: tuple[tuple[str, InputDocument], ...] = ()
     output: Expression | None = None
-    """An expression of the value that is expected; absent if the test wants no answer."""
+    """An expression of the value that is expected."""
+    output_value: Node | None = None
+    """The value that is expected, as it is."""
     wants_nothing: bool = False
     explanation: Expression | None = None
     at: Place
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
 class SuiteDocument(Model):
@@ -363,14 +367,15 @@ class Reader:
         output = keys.get("output")
         wants_nothing = output is None or output.is_null
         explanation = keys.get("explanation")
-        expression: Node | None = output
+        expression, value = output, None
         if output is not None and output.kind == "map":
             parts = self._map(output, {"value", "expr"}, "an output") or {}
-            expression = parts.get("expr") or parts.get("value")
+            expression, value = parts.get("expr"), parts.get("value")
         return CaseDocument(
             name=self._text(keys.get("name"), "name"),
             input=tuple(inputs),
             output=None if wants_nothing or expression is None else self._expression(expression),
+            output_value=value,
             wants_nothing=wants_nothing,
             explanation=self._expression(explanation) if explanation else None,
             at=self._at(node),

@@ -47,8 +47,8 @@ class RuleErred(Exception):
 class Observer:
     """What is told about an evaluation: coverage and explanation are built on it."""
 
-    values: list[tuple[Place, str, Value]] = field(default_factory=list)
-    """Variables in the order of their evaluation: place, name, value."""
+    entered: list[CompiledRule] = field(default_factory=list)
+    """Rules whose cases were tried, in order."""
     conditions: list[tuple[Place, bool]] = field(default_factory=list)
     """Match and whether its condition held, in the order of trying."""
     fired: list[Place] = field(default_factory=list)
@@ -78,7 +78,13 @@ class Evaluation:
             return Outcome(None, False, erred.at, erred.fault)
         return Outcome(None, False, None)
 
+    def variable(self, variable: CompiledVariable) -> Value | Fault:
+        """The value of a variable of a rule that was entered."""
+        return self._variable(variable)
+
     def _rule(self, rule: CompiledRule) -> Outcome | None:
+        if self._observer is not None:
+            self._observer.entered.append(rule)
         for match in rule.matches:
             if not self._holds(match):
                 continue
@@ -142,8 +148,6 @@ class Evaluation:
             except RuleErred as erred:
                 value = erred.fault
             self._cells[variable] = value
-            if self._observer is not None and not isinstance(value, Fault):
-                self._observer.values.append((at, variable.name, value))
         return self._cells[variable]
 
     def _written_out(self, expression: CompiledExpression, presence: bool) -> Value | Fault:

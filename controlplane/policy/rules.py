@@ -536,6 +536,10 @@ class BundleRules:
     def scoring_reads(self) -> frozenset[str]:
         return self._reads.get("scoring", frozenset())
 
+    @property
+    def burst_reads(self) -> frozenset[str]:
+        return self._reads.get("burst", frozenset())
+
     def admission(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[str | None]:
         ask = self._admission
         return ask((job, queue, now_ms)) if ask is not None else _ADMITS

@@ -8,6 +8,7 @@ the bundle unless a test gives its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -228,22 +229,22 @@ class _Runner:
 
         try:
             data = self._data(case)
-            expected = self._expected(case.output) if case.output is not None else None
+            wanted = self._wanted(case)
+            why = self._expected(case.explanation) if case.explanation is not None else None
         except _Broken as broken:
             return result(Verdict.BROKEN, "", "", None, str(broken))
         observer = Observer()
         outcome = Evaluation(data, self.engine, observer).ask([self.policy])
         self.observers.append(observer)
-        wanted = "no answer" if case.wants_nothing else show(expected)
         said = _words(outcome)
         at = f"{outcome.at.file}:{outcome.at.line}" if outcome.at else None
-        agrees = outcome.fault is None and outcome.is_answer != case.wants_nothing
-        if agrees and outcome.is_answer:
-            agrees = _same(outcome.value, expected)
-        if agrees:
-            return result(Verdict.PASSED, wanted, said, at)
+        expected = show(wanted.value) if wanted.is_answer else "no answer"
+        if outcome.fault is None and wanted.agrees(outcome):
+            if why is None or why == outcome.explanation:
+                return result(Verdict.PASSED, expected, said, at)
+            return result(Verdict.FAILED, show(why), show(outcome.explanation), at, "the explanation differs")
         detail = f"{outcome.fault.kind} ({outcome.fault.detail})" if outcome.fault else ""
-        return result(Verdict.FAILED, wanted, said, at, detail)
+        return result(Verdict.FAILED, expected, said, at, detail)
 
     def _data(self, case: CaseDocument) -> dict[str, Value]:
         data: dict[str, Value] = {
@@ -266,15 +267,39 @@ class _Runner:
         value: Value = plain_value(given.value)  # type: ignore[assignment]
         return value
 
-    def _expected(self, expression: Expression) -> Value:
+    def _wanted(self, case: CaseDocument) -> _Wanted:
+        """What the test wants; an output of an optional type wants what is in it, or no answer."""
+        if case.output_value is not None:
+            value: Value = plain_value(case.output_value)  # type: ignore[assignment]
+            return _Wanted(True, value)
+        if case.output is None:
+            return _Wanted(False, None)
+        if not re.match(r"\s*optional\.(of|none|ofNonZeroValue)\(", case.output.text):
+            return _Wanted(True, self._expected(case.output))
+        if not self._expected(case.output, "({}\n).hasValue()"):
+            return _Wanted(False, None)
+        return _Wanted(True, self._expected(case.output, "({}\n).value()"))
+
+    def _expected(self, expression: Expression, form: str = "{}") -> Value:
         try:
-            found = self.plain.program(expression.text).evaluate({})
+            found = self.plain.program(form.replace("{}", expression.text)).evaluate({})
         except Refused as refused:
             at = expression.locate(refused.diagnostics[0].offset)
             raise _Broken(f"{at.file}:{at.line}:{at.column}: {refused.diagnostics[0].message}") from refused
         if isinstance(found, Fault):
             raise _Broken(f"{expression.at.file}:{expression.at.line}: {found.detail}")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    is_answer: bool
+    value: Value
+
+    def agrees(self, outcome: Outcome) -> bool:
+        if outcome.is_answer != self.is_answer:
+            return False
+        return not self.is_answer or _same(outcome.value, self.value)
 
 
 class _Broken(Exception):
