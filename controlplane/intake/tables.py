@@ -159,9 +159,9 @@ def _no_number(file: str, line: int, name: str, text: str, wanted: str) -> Intak
 
 def _bounded(file: str, line: int, name: str, value: int, most: int, least: int, unit: str = "") -> int:
     if value < least:
-        raise IntakeError(file, line, f"{name} is {value:,}{unit}, below {least:,}", "correct the row")
+        raise IntakeError(file, line, f"{name} is {value:,}{unit}, below {least:,}", "correct it")
     if value > most:
-        raise IntakeError(file, line, f"{name} is {value:,}{unit}, above the limit of {most:,}", "correct the row")
+        raise IntakeError(file, line, f"{name} is {value:,}{unit}, above the limit of {most:,}", "correct it")
     return value
 
 

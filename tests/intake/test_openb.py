@@ -104,7 +104,7 @@ def test_a_pod_without_gpus_accepts_any_model() -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("p,1,1,-1,1000,,,,,,", "pods.csv:2: num_gpu is -1, below 0; correct the row"),
+        ("p,1,1,-1,1000,,,,,,", "pods.csv:2: num_gpu is -1, below 0; correct it"),
         ("p,1,1,1000000000000,1000,,,,,,", "pods.csv:2: num_gpu is 1,000,000,000,000, above the limit of 1,024; "),
         ("p,1,1,nan,1000,,,,,,", "pods.csv:2: num_gpu is 'nan', not a whole number; write it as decimal digits"),
         ("p,1,1,1.0,1000,,,,,,", "pods.csv:2: num_gpu is '1.0', not a whole number; "),
@@ -135,7 +135,7 @@ def test_a_wrong_pod_is_named_with_its_place(row: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("n,1,1,1000000000000,T4", "nodes.csv:2: gpu is 1,000,000,000,000, above the limit of 1,024; correct the row"),
+        ("n,1,1,1000000000000,T4", "nodes.csv:2: gpu is 1,000,000,000,000, above the limit of 1,024; correct it"),
         ("n,1,1,-8,T4", "nodes.csv:2: gpu is -8, below 0; "),
         ("n,1,1,8,", "nodes.csv:2: model is empty and gpu is 8; name the model of the GPUs"),
         ("n,1,1,8,nan", "nodes.csv:2: model is empty and gpu is 8; "),

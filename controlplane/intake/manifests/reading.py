@@ -65,10 +65,10 @@ def read_manifest(file: str, text: str, context: Context | None = None) -> Submi
             draft.refusals.append(error)
         return _submission(draft)
     found = [part for document in documents(file, text) for part in _parts(document)]
-    supporting = [document for document in found if _kind(document) in SUPPORTING]
-    if len(supporting) == len(found):
-        kinds = ", ".join(dict.fromkeys(_kind(document)[1] for document in found)) or "no documents"
-        raise IntakeError(file, 0, f"nothing to submit: the file holds only {kinds}", "give a job or a queue")
+    if all(_kind(document) in SUPPORTING | PRIORITY_CLASSES for document in found):
+        kinds = ", ".join(dict.fromkeys(_kind(document)[1] for document in found))
+        what = f"the file holds only {kinds}" if found else "the file holds no documents"
+        raise IntakeError(file, 0, what, "give a job or a queue")
     for document in sorted(found, key=lambda each: _kind(each) not in PRIORITY_CLASSES):
         _convert(document, draft)
     return _submission(draft)
