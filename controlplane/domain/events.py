@@ -324,6 +324,9 @@ class CycleDecided(Event):
     """SHA-256 over the types and canonical payloads of the cycle's decisions, in order."""
     waiting: dict[str, int] = Field(default_factory=dict)
     """Jobs that are neither running nor ended, by reason."""
+    reask_ms: Millis | None = None
+    """When a cycle is due by time alone, because a rule that looks at the time kept a job at home or a budget's window
+    will turn."""
     faults: tuple[str, ...] = ()
     """Rules that erred in this cycle (each failed closed), one sentence each."""
 

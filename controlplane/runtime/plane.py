@@ -22,15 +22,17 @@ from controlplane.scheduler.timers import needs_cycle, next_due_ms
 
 Recorded = list[tuple[int, Event]]
 """(position, event) of what was appended."""
+_Batch = list[tuple[Entry, int, Event]]
 
 
 class ControlPlane:
     """See the module. ``state`` is for reading."""
 
-    def __init__(self, log: EventLog, on_recorded: Callable[[int, Event], None] | None = None) -> None:
-        """Open on a log: newest usable snapshot, then the tail. ``on_recorded`` sees every event appended from now on."""
+    def __init__(self, log: EventLog, on_folded: Callable[[int, Event], None] | None = None) -> None:
+        """Open on a log: newest usable snapshot, then the tail. ``on_folded`` sees every event from now on, right after
+        it was folded into the state (and before its batch is appended)."""
         self._log = log
-        self._on_recorded = on_recorded
+        self._on_folded = on_folded
         self._rulebook = Rulebook()
         self.state, self._head = open_state(log)
 
@@ -40,9 +42,12 @@ class ControlPlane:
         return self._head
 
     def record(self, events: Sequence[tuple[Event, str]], now_ms: int) -> Recorded:
-        """Append inputs, each with its actor, and fold them: all or none. Raises what the log's ``append`` raises."""
-        entries = [entry_of(event, actor, now_ms) for event, actor in events]
-        return self._append(entries, [event for event, _ in events])
+        """Append inputs, each with its actor, and fold them: all or none.
+
+        Raises what the log's ``append`` raises; the plane is stale then, and the caller opens it anew. So for all
+        methods that append.
+        """
+        return self._append(self._take_in(events, now_ms))
 
     def is_due(self, now_ms: int) -> bool:
         """Whether a cycle would have anything to look at."""
@@ -55,48 +60,49 @@ class ControlPlane:
         """When the next cycle is due by time alone."""
         return next_due_ms(self.state) if self.state.policy_digest else None
 
-    def cycle(self, now_ms: int) -> Recorded:
-        """Tick, decide, and append both as one batch; then fold it. A batch that another leader's append made stale is
-        not written (:class:`~controlplane.eventlog.port.HeadMoved`), and the caller opens the plane anew."""
+    def advance(self, now_ms: int, inputs: Sequence[tuple[Event, str]] = ()) -> Recorded:
+        """Take in what came; if a cycle is due then, tick and decide; append all of it as one batch.
+
+        Where another leader has appended in between (:class:`~controlplane.eventlog.port.HeadMoved`), nothing was
+        written and nothing has been sent.
+        """
+        batch = self._take_in(inputs, now_ms)
+        if self.is_due(now_ms):
+            self._decide(batch, now_ms)
+        return self._append(batch) if batch else []
+
+    def _decide(self, batch: _Batch, now_ms: int) -> None:
         tick = Ticked(now_ms=max(now_ms, self.state.now_ms))
-        entries = [entry_of(tick, "clock", tick.now_ms)]
+        position = self._fold(tick)
+        batch.append((entry_of(tick, "clock", tick.now_ms), position, tick))
+        decisions = decide(self.state, self._rulebook.active(self.state)).decisions
+        for decision in decisions:
+            entry = entry_of(decision.event, "scheduler", tick.now_ms, position, decision.payload)
+            batch.append((entry, self._fold(decision.event), decision.event))
+        check_touched(self.state, [decision.event for decision in decisions])
+
+    def _take_in(self, inputs: Sequence[tuple[Event, str]], now_ms: int) -> _Batch:
+        batch: _Batch = []
+        for event, actor in inputs:
+            batch.append((entry_of(event, actor, now_ms), self._fold(event), event))
+            if isinstance(event, PolicyActivated):
+                self._rulebook.active(self.state)
+        return batch
+
+    def _fold(self, event: Event) -> int:
         position = self.state.position + 1
-        apply(self.state, position, tick)
-        cycle = decide(self.state, self._rulebook.active(self.state))
-        entries.extend(
-            entry_of(decision.event, "scheduler", tick.now_ms, position, decision.payload)
-            for decision in cycle.decisions
-        )
-        self._head = self._log.append(entries, self._head)
-        recorded: Recorded = [(position, tick)]
-        self._tell(position, tick)
-        for decision in cycle.decisions:
-            position += 1
-            apply(self.state, position, decision.event)
-            recorded.append((position, decision.event))
-            self._tell(position, decision.event)
-        check_touched(self.state, [decision.event for decision in cycle.decisions])
-        return recorded
+        apply(self.state, position, event)
+        if self._on_folded is not None:
+            self._on_folded(position, event)
+        return position
+
+    def _append(self, batch: _Batch) -> Recorded:
+        self._head = self._log.append([entry for entry, _, _ in batch], self._head)
+        return [(position, event) for _, position, event in batch]
 
     def save_snapshot(self) -> None:
         """Keep the state beside the log, so that the next opening reads only the tail."""
         self._log.save_snapshot(Snapshot(self._head.position, self._head.digest, CORE, take(self.state)))
-
-    def _append(self, entries: list[Entry], events: list[Event]) -> Recorded:
-        self._head = self._log.append(entries, self._head)
-        recorded: Recorded = []
-        for event in events:
-            position = self.state.position + 1
-            apply(self.state, position, event)
-            recorded.append((position, event))
-            self._tell(position, event)
-            if isinstance(event, PolicyActivated):
-                self._rulebook.active(self.state)
-        return recorded
-
-    def _tell(self, position: int, event: Event) -> None:
-        if self._on_recorded is not None:
-            self._on_recorded(position, event)
 
 
 def open_state(log: EventLog) -> tuple[State, Head]:

@@ -105,6 +105,7 @@ class Agenda:
         self.names: list[str] = []
         self.rows: dict[str, int] = {}
         self.nodes: list[Node] = []
+        self.rented_rows: list[int] = []
         self.column = NodeColumn(np.zeros(0, dtype=np.int32), 0)
         state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
 
@@ -119,6 +120,7 @@ class Agenda:
         self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
         self.outlooks.clear()
         self.names = [node.name for node in self.nodes]
+        self.rented_rows = [row for row, node in enumerate(self.nodes) if node.request is not None]
         self.rows = {name: row for row, name in enumerate(self.names)}
         kinds = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
         self._empty = None

@@ -29,6 +29,8 @@ RENT_SLACK_MS = 900_000
 """Added to the estimate when the termination deadline is set: launching, a slow start, a checkpoint at the end."""
 RENT_WITHOUT_ESTIMATE_MS = 86_400_000
 """How long nodes are rented for a job that does not say how long it runs."""
+REASK_MS = 60_000
+"""Rules that look at the time and kept a job at home are asked again after this."""
 MAX_QUESTIONS = 10_000
 """Pairs of job and offer that one cycle looks at; the rest waits for the next cycle."""
 
@@ -77,6 +79,10 @@ class Burst:
             if request.is_held:
                 self._served.add(request.held_for)
         self._promised: dict[str, int] = {}
+        self._is_round = state.reask_ms is None or state.reask_ms <= state.now_ms
+        """Rules are asked for everybody once a minute, and at once for who begins to wait."""
+        self.reask_ms: int | None = None if self._is_round else state.reask_ms
+        """When to ask again, though nothing else happens; see ``CycleDecided``."""
         self.requested: list[CapacityRequested] = []
 
     def has_offers(self) -> bool:
@@ -103,6 +109,8 @@ class Burst:
     def _consider_job(self, job: Job, queue: QueueNode, facts: QueueFacts, refusal: Refusal) -> Refusal:
         if job.id in self._served:
             return Refusal(Reason.PROVISIONING)
+        if not self._is_round and job.recorded_reason not in (0, Reason.PROVISIONING):
+            return Refusal(Reason.BUDGET, refusal.short) if job.recorded_reason == Reason.BUDGET else refusal
         refused: dict[str, str] = {}
         choices: list[tuple[int, str, _Choice]] = []
         is_short = False
@@ -152,8 +160,11 @@ class Burst:
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
         if answer.value is None:
+            if "now" in self._rules.burst_reads:
+                self._ask_again(self._state.now_ms + REASK_MS)
             return OfferVerdict(name, answer.fault or "the burst rule keeps the job at home", answer.rule)
         if budget is not None and self._left(budget) < promise:
+            self._ask_again((budget.window(self._state.now_ms) + 1) * budget.spec.window_ms)
             short = f"budget {budget.spec.name} has {self._left(budget)} micro-dollars left, {promise} are needed"
             return OfferVerdict(name, short, answer.rule)
         return answer.value, _Choice(spec, offer, nodes, promise, deadline_ms, answer.rule)
@@ -181,6 +192,9 @@ class Burst:
                 kind = int(column[row])
                 column[row] = kinds.take(kind, need.ask.amounts, need.gpus(kind))
         return int(column.size)
+
+    def _ask_again(self, at_ms: int) -> None:
+        self.reask_ms = at_ms if self.reask_ms is None else min(self.reask_ms, at_ms)
 
     # --- money -------------------------------------------------------------------------------------------------------
 

@@ -108,6 +108,7 @@ class _Cycle:
         self._orders: list[Order | None] = [None for _ in state.tree.nodes]
         self._turns: dict[int, _Turn] = {}
         self._active = [0 for _ in state.tree.nodes]
+        self._reask_ms: int | None = None
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
 
     def _emit(self, event: Event) -> None:
@@ -331,9 +332,9 @@ class _Cycle:
             return None
         until = self._state.now_ms + (job.cls.spec.estimate_ms or 0)
         closed: list[int] = []
-        for row, node in enumerate(self._agenda.nodes):
-            if node.request is None:
-                continue
+        for row in self._agenda.rented_rows:
+            node = self._agenda.nodes[row]
+            assert node.request is not None
             request = self._state.requests.get(node.request)
             is_open = request is not None and not request.is_held and request.phase is RequestPhase.PROVIDED
             if request is None or not is_open or request.deadline_ms < until:
@@ -379,6 +380,7 @@ class _Cycle:
         if not burst.has_offers():
             return
         self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]
+        self._reask_ms = burst.reask_ms
         for event in burst.requested:
             self._emit(event)
 
@@ -461,6 +463,7 @@ class _Cycle:
             decisions=len(self._decisions),
             digest=self._digest.hexdigest(),
             waiting=dict(sorted(self._waiting.items())),
+            reask_ms=self._reask_ms,
             faults=faults,
         )
         self._draft.undo()

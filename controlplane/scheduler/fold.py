@@ -447,6 +447,7 @@ def _ticked(state: State, event: Ticked) -> None:
 
 def _cycle_decided(state: State, event: CycleDecided) -> None:
     state.cycle = event.cycle
+    state.reask_ms = event.reask_ms
     for job in state.arrivals:
         if job.phase is Phase.SUBMITTED:
             job.phase = Phase.WAITING

@@ -72,6 +72,10 @@ class Rules(Protocol):
     def scoring_reads(self) -> frozenset[str]:
         """Paths that ``scoring`` depends on. If none starts with ``candidate.``, candidates of one kind share a score."""
 
+    @property
+    def burst_reads(self) -> frozenset[str]:
+        """Paths that ``burst`` depends on. If ``now`` is among them, it is asked again as time passes."""
+
     def admission(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[str | None]:
         """Why the submission is refused; ``None`` admits. Default: admits."""
 

@@ -44,6 +44,7 @@ def take(state: State) -> bytes:
         "position": state.position,
         "now_ms": state.now_ms,
         "cycle": state.cycle,
+        "reask_ms": state.reask_ms,
         "policy": [state.policy_name, state.policy_digest, state.policy_files],
         "queues": [_plain(spec) for spec in state.queues.values()],
         "clusters": [_plain(spec) for spec in state.clusters.values()],
@@ -73,6 +74,7 @@ def restore(body: bytes) -> State:
     plain: Plain = orjson.loads(body)
     state = State()
     state.position, state.now_ms, state.cycle = plain["position"], plain["now_ms"], plain["cycle"]
+    state.reask_ms = plain["reask_ms"]
     state.policy_name, state.policy_digest, state.policy_files = plain["policy"]
     state.queues = {spec["name"]: QueueSpec.model_validate(spec) for spec in plain["queues"]}
     state.tree = QueueTree(state.queues)

@@ -220,6 +220,8 @@ class State:
         self.position = 0
         self.now_ms = 0
         self.cycle = 0
+        self.reask_ms: int | None = None
+        """When the rules about bursting are to be asked again, though nothing else happens."""
         self.policy_digest = ""
         self.policy_name = ""
         self.policy_files: dict[str, str] = {}

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from controlplane.scheduler.state import RequestPhase, State
 
-REASK_MS = 60_000
-"""While jobs wait and a cloud has offers, the burst rules are asked again after this, because they may look at the
-time."""
-
-
 def needs_cycle(state: State) -> bool:
     """Whether anything has happened since the last cycle that a cycle could act on."""
     if state.arrivals or state.cancels or state.returned or state.stranded or state.is_requeued:
@@ -22,8 +17,8 @@ def next_due_ms(state: State) -> int | None:
     if state.pending[0]:
         if state.expiries:
             due.append(state.expiries[0][0])
-        if any(spec.offers for spec in state.clusters.values()):
-            due.append(state.now_ms + REASK_MS)
+        if state.reask_ms is not None:
+            due.append(state.reask_ms)
     for request in state.requests.values():
         if request.phase is RequestPhase.RELEASING:
             continue

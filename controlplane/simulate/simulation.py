@@ -26,7 +26,7 @@ from controlplane.intake.traces import Outcome, TraceJob
 from controlplane.policy.bundle import Bundle
 from controlplane.runtime.agents import ClusterAgent, find_agents
 from controlplane.runtime.outbox import Outbox
-from controlplane.runtime.plane import ControlPlane
+from controlplane.runtime.plane import ControlPlane, Recorded
 from controlplane.scheduler.invariants import check_all
 from controlplane.simulate.world import World, cluster_config, jobs_of
 
@@ -60,6 +60,9 @@ class Simulation:
         self._jobs = jobs_of(world, world_file)
         self._runs: TrueRuns = {}
         self._agents = self._open_agents(world_file)
+        self._reports: dict[str, list[Event]] = {agent.cluster: [] for agent in self._agents}
+        """By cluster: what agents reported and the log does not have yet."""
+        self._sent: dict[str, list[Event]] = {}
         self._figures = Figures()
         self._plane = ControlPlane(log, self._seen)
         self._outbox = Outbox(self._agents)
@@ -122,34 +125,44 @@ class Simulation:
 
     def _live_through(self, now_ms: int, batch: list[TraceJob]) -> None:
         """Everything that happens at one instant."""
-        self._record(now_ms, batch)
-        for _ in range(MAX_ROUNDS):
-            if not self._plane.is_due(now_ms):
-                return
-            for position, event in self._plane.cycle(now_ms):
-                self._outbox.deliver(position, event)
-            self._record(now_ms, [])
-
-    def _record(self, now_ms: int, batch: list[TraceJob]) -> None:
-        """Append what agents report and what arrives, in one batch, and let the agents know."""
-        reports: list[tuple[ClusterAgent, list[Event]]] = [(agent, agent.step(now_ms)) for agent in self._agents]
-        inputs = [(event, agent.cluster) for agent, events in reports for event in events]
-        inputs.extend((_submission(job), CLIENT) for job in batch)
-        if not inputs:
-            return
-        first_job = self._plane.state.position + 1 + len(inputs) - len(batch)
+        inputs = self._take_reports(now_ms)
+        first_job = self._plane.state.position + 1 + len(inputs)
         for position, job in enumerate(batch, start=first_job):
             phase = LeasePhase.FAILED if job.outcome is Outcome.FAILED else LeasePhase.FINISHED
             self._runs[position] = (job.runtime_ms, phase)
-        recorded = self._plane.record(inputs, now_ms)
+        inputs.extend((_submission(job), CLIENT) for job in batch)
+        for _ in range(MAX_ROUNDS):
+            recorded = self._plane.advance(now_ms, inputs)
+            if not recorded:
+                return
+            self._deliver(recorded)
+            inputs = []
+            self._act(now_ms)
+
+    def _take_reports(self, now_ms: int) -> list[tuple[Event, str]]:
+        """What agents have seen since they were last asked, by cluster; from now on it is on its way into the log."""
+        self._act(now_ms)
+        self._sent = self._reports
+        self._reports = {agent.cluster: [] for agent in self._agents}
+        return [(event, cluster) for cluster, events in self._sent.items() for event in events]
+
+    def _act(self, now_ms: int) -> None:
+        """Let the agents do what they were told; what they report meanwhile is recorded at the next instant."""
+        for agent in self._agents:
+            self._reports[agent.cluster].extend(agent.step(now_ms))
+
+    def _deliver(self, recorded: Recorded) -> None:
         for position, event in recorded:
             self._outbox.deliver(position, event)
-        for agent, events in reports:
-            agent.acknowledge(events)
+        for agent in self._agents:
+            agent.acknowledge(self._sent.get(agent.cluster, ()))
             agent.settle(self._plane.head.position)
+        self._sent = {}
 
     def _next_ms(self, now_ms: int, pending: TraceJob | None) -> int | None:
         """The next instant on the grid at which something is due; ``None`` when nothing ever is."""
+        if any(self._reports.values()):
+            return (now_ms // self._world.tick_ms + 1) * self._world.tick_ms
         due = [wake for agent in self._agents if (wake := agent.next_wake_ms(now_ms)) is not None]
         if pending is not None:
             due.append(pending.arrival_ms)

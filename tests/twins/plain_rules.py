@@ -36,6 +36,7 @@ class PlainRules:
     job_order_reads: frozenset[str] = frozenset({"job.priority"})
     queue_order_reads: frozenset[str] = frozenset({"queue.weighted_share_ppb"})
     eligibility_reads: frozenset[str] = frozenset()
+    burst_reads: frozenset[str] = frozenset({"now"})
     scoring_reads: frozenset[str] = frozenset({"after.cpu_free_milli", "after.gpu_free_milli"})
     admit: Callable[[JobFacts], str | None] = lambda job: None
     order_job: Callable[[JobFacts, QueueFacts, int], Sequence[int]] = lambda job, queue, now: (-job.priority,)
