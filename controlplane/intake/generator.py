@@ -124,8 +124,8 @@ class WorkloadProfile(Model):
     """Of the jobs of one GPU, those that ask for a part of it."""
     failed_ppm: Ppm = MEASURED.failed_ppm
     stay_home_ppm: Ppm = 0
-    stay_home_labels: Labels = Field(default_factory=lambda: {"residency": "home"})
-    """What a job that may not leave carries."""
+    stay_home_labels: Labels = Field(default_factory=lambda: {"tidegate/stay-home": "true"})
+    """What a job that may not leave carries: the label that the default policies read."""
     estimated_ppm: Ppm = PPM
     """Jobs that come with an estimate of their run time, as wrong as people's are."""
     runtime_percent: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 100

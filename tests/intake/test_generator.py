@@ -136,7 +136,7 @@ def test_models_are_named_as_often_as_asked() -> None:
 
 def test_those_who_stay_home_say_so() -> None:
     assert all(not job.spec.labels for job in week())
-    assert all(job.spec.labels == {"residency": "home"} for job in week(stay_home_ppm=1_000_000))
+    assert all(job.spec.labels == {"tidegate/stay-home": "true"} for job in week(stay_home_ppm=1_000_000))
     own = (QueueProfile(name="a", share=1, stay_home_ppm=1_000_000), QueueProfile(name="b", share=1))
     jobs = week(queues=own, stay_home_labels={"data": "on-prem"})
     assert {(job.spec.queue, job.spec.labels.get("data")) for job in jobs} == {("a", "on-prem"), ("b", None)}
