@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from controlplane.policy.compiler import CompiledPolicy, Environment, PolicyCompiler
+from controlplane.policy.compiled import CompiledPolicy
+from controlplane.policy.compiler import Environment, PolicyCompiler
 from controlplane.policy.documents import BundleDocument, ParamDocument, Place, PolicyDocument, Reader
 from controlplane.policy.engine import Engine, Value
 from controlplane.policy.problems import BundleRefused, Problem, Severity, errors, snippet, suggestion

@@ -10,113 +10,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 
+from controlplane.policy.compiled import (
+    CompiledExpression,
+    CompiledMatch,
+    CompiledPolicy,
+    CompiledRule,
+    CompiledVariable,
+    is_literal,
+    is_portable,
+    written_out,
+)
 from controlplane.policy.documents import Expression, MatchDocument, ParamDocument, Place, PolicyDocument, RuleDocument
-from controlplane.policy.engine import CelExprPython, Checker, Engine, Program, Refused
+from controlplane.policy.engine import NO_PROGRAM, CelExprPython, Checker, Engine, Refused
 from controlplane.policy.problems import Problem, Severity, snippet, suggestion
-from controlplane.policy.reads import Read, reading
+from controlplane.policy.reads import Read, Reading, reading
 from controlplane.policy.restrictions import Bound, findings
 from controlplane.policy.tree import Tree, read_tree
 from controlplane.policy.vocabulary import PARAMS, RECORDS, VARIABLES, CelType, Point
-
-# --- what comes out --------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class CompiledExpression:
-    """One expression, ready to be evaluated."""
-
-    source: Expression
-    text: str
-    """What the engine got: variables whose values cannot leave the engine are written out in place."""
-    type: str
-    tree: Tree
-    facts: frozenset[Read]
-    """Read by this expression itself; its variables have their own."""
-    variables: tuple[tuple[str, CompiledVariable], ...]
-    """Whose values it is given, by name."""
-    params: frozenset[str]
-    program: Program
-    presence: Program | None
-    """For an optional value: whether there is one. ``program`` then gives the value inside."""
-    written_out: str
-    """The text with all variables in place: what it means when a variable cannot be evaluated on its own."""
-    bound: Bound
-
-
-@dataclass(slots=True, eq=False)
-class CompiledVariable:
-    """A variable of a rule."""
-
-    name: str
-    expression: CompiledExpression
-    is_used: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class CompiledMatch:
-    """One case: an output or a nested rule."""
-
-    condition: CompiledExpression | None
-    """``None`` is true."""
-    output: CompiledExpression | None
-    rule: CompiledRule | None
-    explanation: CompiledExpression | None
-    at: Place
-
-    @property
-    def is_unconditional(self) -> bool:
-        """No condition, or the literal ``true``."""
-        return self.condition is None or _is_literal(self.condition, True)
-
-
-@dataclass(slots=True, eq=False)
-class CompiledRule:
-    """Variables and cases."""
-
-    variables: tuple[CompiledVariable, ...]
-    matches: tuple[CompiledMatch, ...]
-    at: Place
-
-    @property
-    def may_be_silent(self) -> bool:
-        """Whether it can end without an answer."""
-        silent = False
-        for match in self.matches:
-            if match.rule is not None and match.rule.may_be_silent:
-                if not match.is_unconditional:
-                    return True
-                silent = True
-            elif match.is_unconditional:
-                return False
-            else:
-                silent = True
-        return silent
-
-
-@dataclass(slots=True, eq=False)
-class CompiledPolicy:
-    """One rule file, ready to be asked."""
-
-    file: str
-    name: str
-    point: Point
-    rule: CompiledRule
-    expressions: tuple[CompiledExpression, ...] = field(default=())
-    """All of them, in file order."""
-
-    @property
-    def facts(self) -> frozenset[Read]:
-        """All that any part of it may read."""
-        return frozenset(fact for expression in self.expressions for fact in expression.facts)
-
-
-def _is_literal(expression: CompiledExpression, value: bool) -> bool:
-    return expression.tree.kind == "const" and expression.tree.constant is value
-
 
 # --- environments ----------------------------------------------------------------------------------------------------
 
@@ -197,7 +112,7 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class Scope:
     """What an expression may name, at its place in the file."""
 
     checker: Checker
@@ -212,10 +127,27 @@ class _Scope:
         }
 
 
+class Surroundings(Protocol):
+    """What a rule file is compiled in."""
+
+    @property
+    def params(self) -> Mapping[str, ParamDocument]:
+        """Parameters by name."""
+
+    def checker(self, point: Point) -> Checker:
+        """The static check."""
+
+    def engine(self, point: Point) -> Engine:
+        """What evaluates."""
+
+
 class PolicyCompiler:
     """Compiles one rule file. ``problems`` is complete once :meth:`compile` has returned."""
 
-    def __init__(self, document: PolicyDocument, point: Point, environment: Environment, text: str) -> None:
+    unwraps = True
+    """Whether an output of an optional type is taken apart, because its point wants what is in it."""
+
+    def __init__(self, document: PolicyDocument, point: Point, environment: Surroundings, text: str) -> None:
         self.document = document
         self.point = point
         self.environment = environment
@@ -226,7 +158,7 @@ class PolicyCompiler:
 
     def compile(self) -> CompiledPolicy | None:
         """The policy, or ``None`` if there are errors."""
-        scope = _Scope(self.environment.checker(self.point), {})
+        scope = Scope(self.environment.checker(self.point), {})
         rule = self._rule(self.document.rule, scope)
         if any(problem.severity is Severity.ERROR for problem in self.problems):
             return None
@@ -234,7 +166,7 @@ class PolicyCompiler:
 
     # -- rules
 
-    def _rule(self, document: RuleDocument, scope: _Scope) -> CompiledRule:
+    def _rule(self, document: RuleDocument, scope: Scope) -> CompiledRule:
         before = len(self.problems)
         own: list[CompiledVariable] = []
         for variable in document.variables:
@@ -244,15 +176,19 @@ class PolicyCompiler:
                 own.append(compiled)
             spelled = expression.type if expression else "dyn"
             checker = scope.checker.with_variable(f"{VARIABLES}.{variable.name}", spelled)
-            scope = _Scope(checker, {**scope.variables, variable.name: compiled})
+            scope = Scope(checker, {**scope.variables, variable.name: compiled})
         matches = tuple(self._match(match, scope) for match in document.match)
         rule = CompiledRule(tuple(own), matches, document.at)
         if len(self.problems) == before:  # a condition that does not compile says nothing about what is reached
+            self._refuse_disagreement(rule)
             self._refuse_unreachable(rule)
             self._warn_of_unused(document, rule)
         return rule
 
-    def _match(self, document: MatchDocument, scope: _Scope) -> CompiledMatch:
+    def _refuse_disagreement(self, rule: CompiledRule) -> None:
+        """Outputs agree with the point, and so with one another."""
+
+    def _match(self, document: MatchDocument, scope: Scope) -> CompiledMatch:
         condition = self._expression(document.condition, scope, "condition") if document.condition else None
         if condition is not None and condition.type != "bool" and document.condition is not None:
             message = f"a condition is true or false, but this is of type {condition.type}"
@@ -286,7 +222,7 @@ class PolicyCompiler:
                 return
             if match.condition is None:
                 continue
-            if _is_literal(match.condition, False):
+            if is_literal(match.condition, False):
                 self._say(
                     match.at, "this match can never be reached: its condition is always false", "unreachable-match"
                 )
@@ -307,7 +243,7 @@ class PolicyCompiler:
 
     # -- expressions
 
-    def _expression(self, source: Expression, scope: _Scope, role: str) -> CompiledExpression | None:
+    def _expression(self, source: Expression, scope: Scope, role: str) -> CompiledExpression | None:
         try:
             tree = read_tree(scope.checker.check(source.text))
         except Refused as refused:
@@ -319,15 +255,8 @@ class PolicyCompiler:
                 self._say(source.locate(offset), message, "does-not-compile")
             return None
         read = reading(tree, self.point)
-        found, bound = findings(tree, scope.bounds())
-        for finding in found:
-            self._say(source.locate(finding.offset), finding.message, finding.code)
-        for name, offset in {name: offset for offset, name in reversed(read.whole)}.items():
-            message = (
-                f"'{name}' as a whole is not a value; name one of its fields, such as {name}.{self._a_field(name)}"
-            )
-            self._say(source.locate(offset), message, "whole-record")
-        if found or read.whole:
+        bound = self._restrict(source, tree, read, scope)
+        if bound is None:
             return None
         used = {name: scope.variables.get(name) for name in sorted(read.variables)}
         known = {name: variable for name, variable in used.items() if variable is not None}
@@ -336,6 +265,17 @@ class PolicyCompiler:
         for variable in known.values():
             variable.is_used = True
         return self._program(source, tree, known, bound, role, (read.facts, read.params))
+
+    def _restrict(self, source: Expression, tree: Tree, read: Reading, scope: Scope) -> Bound | None:
+        """The bounds of an expression; ``None`` if it depends on what it may not, or costs too much."""
+        found, bound = findings(tree, scope.bounds())
+        for finding in found:
+            self._say(source.locate(finding.offset), finding.message, finding.code)
+        for name, offset in {name: offset for offset, name in reversed(read.whole)}.items():
+            field = self._a_field(name)
+            message = f"'{name}' as a whole is not a value; name one of its fields, such as {name}.{field}"
+            self._say(source.locate(offset), message, "whole-record")
+        return None if found or read.whole else bound
 
     def _program(
         self,
@@ -346,36 +286,32 @@ class PolicyCompiler:
         role: str,
         read: tuple[frozenset[Read], frozenset[str]],
     ) -> CompiledExpression | None:
-        placed = {name: v.expression.text for name, v in variables.items() if not is_portable(v.expression.type)}
-        given: dict[str, CompiledVariable] = {n: v for n, v in variables.items() if n not in placed}
-        facts, params = read
-        for name in placed:
-            inner = variables[name].expression
-            facts, params = facts | inner.facts, params | inner.params
-            given.update((n, v) for n, v in inner.variables)
-        text = write_out(source.text, placed)
-        everything = {name: v.expression.written_out for name, v in variables.items()}
-        is_optional = tree.type.startswith("optional_type") and role in ("output", "explanation")
+        compiled = CompiledExpression(
+            source=source,
+            type=tree.type,
+            tree=tree,
+            facts=read[0],
+            variables=tuple(sorted(variables.items())),
+            is_written_out=not all(is_portable(variable.expression.type) for variable in variables.values()),
+            params=read[1],
+            program=NO_PROGRAM,
+            presence=None,
+            bound=bound,
+        )
+        text = written_out(compiled) if compiled.is_written_out else source.text
+        if text is None:
+            self._say(source.locate(0), "with its variables written into it, the expression is too long", "too-large")
+            return None
         try:
-            program = self.engine.program(f"({text}\n).value()" if is_optional else text)
-            presence = self.engine.program(f"({text}\n).hasValue()") if is_optional else None
+            if self.unwraps and tree.type.startswith("optional_type") and role == "output":
+                compiled.presence = self.engine.program(f"({text}\n).hasValue()")
+                compiled.program = self.engine.program(f"({text}\n).value()")
+            else:
+                compiled.program = self.engine.program(text)
         except Refused as refused:
             message = f"the expression cannot be run: {refused.diagnostics[0].message}"
             self._say(source.locate(0), message, "does-not-compile")
             return None
-        compiled = CompiledExpression(
-            source=source,
-            text=text,
-            type=tree.type,
-            tree=tree,
-            facts=facts,
-            variables=tuple(sorted(given.items())),
-            params=params,
-            program=program,
-            presence=presence,
-            written_out=write_out(source.text, everything),
-            bound=bound,
-        )
         self.expressions.append(compiled)
         return compiled
 
@@ -387,7 +323,7 @@ class PolicyCompiler:
         variable = self.point.variable(name)
         return variable.record.fields[0].name if variable is not None and variable.record is not None else "<name>"
 
-    def _sentence(self, message: str, source: str, offset: int, scope: _Scope) -> str:
+    def _sentence(self, message: str, source: str, offset: int, scope: Scope) -> str:
         """The engine's message in the words of the vocabulary."""
         undefined = re.match(r"undefined field '([^']*)' not found in struct '(?:\w+\.)*(\w+)'", message)
         if undefined:
@@ -414,7 +350,7 @@ class PolicyCompiler:
         owner = before.group(1) if before else record.name.lower()
         return f"{owner} has no field '{name}'{suggestion(name, [field_.name for field_ in record.fields])}"
 
-    def _no_such_name(self, name: str, source: str, offset: int, scope: _Scope) -> str:
+    def _no_such_name(self, name: str, source: str, offset: int, scope: Scope) -> str:
         after = re.match(r"variables\s*\.\s*(\w+)", source[offset:])
         if after:
             return f"no variable '{after.group(1)}' is defined above{suggestion(after.group(1), scope.variables)}"
@@ -473,36 +409,3 @@ def _no_overload(function: str, arguments: str) -> str:
     if {"int", "double"} == {kind.strip() for kind in kinds.split(",")}:
         hint = "; write both as whole numbers, or convert with int() or double()"
     return f"'{sign}' cannot be applied to ({kinds}){hint}"
-
-
-# --- variables in place ----------------------------------------------------------------------------------------------
-
-_TOKEN = re.compile(
-    r"""
-      (?:[rR][bB]?|[bB][rR])(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"\n]*"|'[^'\n]*')
-    | [bB]?(?:\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
-    | //[^\n]*
-    | (?<![\w.])variables\s*\.\s*(?P<name>[A-Za-z_]\w*)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-def write_out(source: str, values: Mapping[str, str]) -> str:
-    """The source with ``variables.<name>`` replaced by the bracketed text of each value; texts and comments stay."""
-    if not values:
-        return source
-
-    def replaced(found: re.Match[str]) -> str:
-        value = values.get(found.group("name") or "")
-        return f"({value}\n)" if value is not None else found.group()
-
-    return _TOKEN.sub(replaced, source)
-
-
-_PORTABLE = re.compile(r"(?:list<|map<(?:string|int|bool), )*(?:bool|int|double|string|null)>*")
-
-
-def is_portable(spelled: str) -> bool:
-    """Whether a value of this type may leave the engine and come back the same."""
-    return _PORTABLE.fullmatch(spelled) is not None

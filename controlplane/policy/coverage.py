@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from controlplane.policy.bundle import Bundle, load_bundle
-from controlplane.policy.compiler import CompiledMatch, CompiledRule
+from controlplane.policy.compiled import CompiledMatch, CompiledRule
 from controlplane.policy.documents import Place
 from controlplane.policy.evaluation import Observer
 from controlplane.policy.testing import TestReport, Verdict, run_bundle_tests

@@ -56,6 +56,16 @@ class Program(Protocol):
         """The value of the expression over these variables."""
 
 
+class _NoProgram:
+    """Stands where a program has not been made yet."""
+
+    def evaluate(self, data: Mapping[str, Value]) -> Value | Fault:
+        raise AssertionError("an expression was asked before it was compiled")
+
+
+NO_PROGRAM: Program = _NoProgram()
+
+
 class Engine(Protocol):
     """Something that evaluates CEL over plain dictionaries."""
 

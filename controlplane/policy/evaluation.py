@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.policy.compiler import (
+from controlplane.policy.compiled import (
     CompiledExpression,
     CompiledMatch,
     CompiledPolicy,
     CompiledRule,
     CompiledVariable,
+    written_out,
 )
 from controlplane.policy.documents import Place
-from controlplane.policy.engine import Engine, Fault, Refused, Value
+from controlplane.policy.engine import Engine, Fault, Program, Refused, Value
 from controlplane.policy.vocabulary import VARIABLES
 
 
@@ -70,19 +71,24 @@ class Evaluation:
     def ask(self, policies: Sequence[CompiledPolicy]) -> Outcome:
         """The first answer of the files in their order."""
         try:
-            for policy in policies:
-                found = self._rule(policy.rule)
-                if found is not None:
-                    return found
+            found = self.find(policies)
+            return self._fire(found) if found is not None else Outcome(None, False, None)
         except RuleErred as erred:
             return Outcome(None, False, erred.at, erred.fault)
-        return Outcome(None, False, None)
 
     def variable(self, variable: CompiledVariable) -> Value | Fault:
         """The value of a variable of a rule that was entered."""
         return self._variable(variable)
 
-    def _rule(self, rule: CompiledRule) -> Outcome | None:
+    def find(self, policies: Sequence[CompiledPolicy]) -> CompiledMatch | None:
+        """The case that answers. Raises :class:`RuleErred`."""
+        for policy in policies:
+            found = self._rule(policy.rule)
+            if found is not None:
+                return found
+        return None
+
+    def _rule(self, rule: CompiledRule) -> CompiledMatch | None:
         if self._observer is not None:
             self._observer.entered.append(rule)
         for match in rule.matches:
@@ -95,7 +101,7 @@ class Evaluation:
                 if not match.is_unconditional:
                     return None
                 continue
-            return self._fire(match)
+            return match
         return None
 
     def _holds(self, match: CompiledMatch) -> bool:
@@ -124,7 +130,7 @@ class Evaluation:
 
     def _value(self, expression: CompiledExpression, at: Place, *, presence: bool = False) -> Value:
         program = expression.presence if presence and expression.presence is not None else expression.program
-        if not expression.variables:
+        if not expression.variables or expression.is_written_out:
             self.evaluations += 1
             result = program.evaluate(self._data)
         else:
@@ -152,11 +158,19 @@ class Evaluation:
 
     def _written_out(self, expression: CompiledExpression, presence: bool) -> Value | Fault:
         """A variable that errs may not matter (``true || variables.bad``): ask with it in place."""
-        text = expression.written_out
+        self.evaluations += 1
+        fallback = expression.fallbacks.get(presence)
+        if fallback is None:
+            fallback = expression.fallbacks[presence] = self._fallback(expression, presence)
+        return fallback if isinstance(fallback, Fault) else fallback.evaluate(self._data)
+
+    def _fallback(self, expression: CompiledExpression, presence: bool) -> Program | Fault:
+        text = written_out(expression)
+        if text is None:
+            return Fault("it takes too many steps", "the expression is too long with its variables written into it")
         if expression.presence is not None:
             text = f"({text}\n).hasValue()" if presence else f"({text}\n).value()"
-        self.evaluations += 1
         try:
-            return self._engine.program(text).evaluate(self._data)
+            return self._engine.program(text)
         except Refused as refused:
             return Fault("the evaluation failed", refused.diagnostics[0].message)

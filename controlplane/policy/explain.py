@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.policy.bundle import Bundle
-from controlplane.policy.compiler import CompiledMatch, CompiledRule, is_portable
+from controlplane.policy.compiled import CompiledMatch, CompiledRule, is_portable
 from controlplane.policy.documents import Place
 from controlplane.policy.engine import Fault, Value
 from controlplane.policy.evaluation import Evaluation, Observer, Outcome

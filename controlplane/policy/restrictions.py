@@ -20,6 +20,8 @@ MAX_COST = 100_000
 """Steps of one expression, a step being one node of its tree: some ten milliseconds."""
 MAX_SIZE = 100_000
 """Characters or elements of any value that an expression makes."""
+RESERVED = "__v"
+"""Names that start so are made by the compiler."""
 MAX_LOOPS = 2
 """Loops inside one another."""
 
@@ -39,7 +41,7 @@ class Bound:
 
     cost: int
     size: int = 1
-    """Characters of a text, elements of a list or map; 1 for a number."""
+    """Characters of a text, elements of a list or map, those of lists and maps in it counted too; 1 for a number."""
     item: int = MAX_TEXT
     """The same of each element."""
     rounds: int = 0
@@ -105,7 +107,7 @@ def _is_fixed_zone(node: Tree) -> bool:
 
 def _of_loop(node: Tree) -> list[Finding]:
     loop_range, start, _, step, _ = node.children
-    taken = [name for name in node.loop if name in (VARIABLES, PARAMS)]
+    taken = [name for name in node.loop if name in (VARIABLES, PARAMS) or name.startswith(RESERVED)]
     found = [
         Finding(node.offset, f"'{name}' has a meaning already; name the loop variable otherwise", "name")
         for name in taken
@@ -177,7 +179,9 @@ class _Estimator:
             case "list" | "struct":
                 parts = [self.bound(child, depth) for child in node.children]
                 item = max((part.size for part in parts), default=1)
-                return Bound(1 + sum(part.cost for part in parts), len(parts), item, sum(part.rounds for part in parts))
+                held = zip(node.children, parts, strict=True)
+                size = sum(part.size if _is_container(child.type) else 1 for child, part in held)
+                return Bound(1 + sum(part.cost for part in parts), size, item, sum(part.rounds for part in parts))
             case "call":
                 return self._call(node, depth)
             case "comprehension":
@@ -186,7 +190,8 @@ class _Estimator:
     def _call(self, node: Tree, depth: int) -> Bound:
         parts = [self.bound(child, depth) for child in node.children]
         made = self._of_call(node, parts)
-        return Bound(made.cost, made.size, made.item, sum(part.rounds for part in parts))
+        size = 1 if node.type in _SCALARS else made.size
+        return Bound(made.cost, size, made.item, sum(part.rounds for part in parts))
 
     def _of_call(self, node: Tree, parts: list[Bound]) -> Bound:
         cost = 1 + sum(part.cost for part in parts)
@@ -243,7 +248,8 @@ class _Estimator:
         result = self.bound(node.children[4], depth + 1)
         cost = over.cost + start.cost + over.size * (1 + condition.cost + step.cost) + result.cost
         rounds = over.rounds + over.size * (1 + condition.rounds + step.rounds) + result.rounds
-        size = over.size if node.type.startswith(("list<", "map<")) else 1
+        grown = max(1, step.size - over.size)  # by one round; the result was reckoned with as many as are gone over
+        size = over.size * grown if _is_container(node.type) else 1
         return Bound(cost, size, max(over.item, step.item), rounds)
 
     def _within(self, names: dict[str, Bound], inside: Callable[[], Bound]) -> Bound:
@@ -253,6 +259,13 @@ class _Estimator:
             return inside()
         finally:
             self.names = outer
+
+
+_SCALARS = {"bool", "int", "uint", "double", "google.protobuf.Timestamp", "google.protobuf.Duration"}
+
+
+def _is_container(spelled: str) -> bool:
+    return spelled.startswith(("list<", "map<")) or spelled == "dyn"
 
 
 def _scan(function: str, sizes: list[int]) -> int:

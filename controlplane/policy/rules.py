@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from controlplane.policy.compiler import CompiledPolicy
+from controlplane.policy.compiled import CompiledPolicy
 from controlplane.policy.documents import Place
 from controlplane.policy.engine import Engine, Fault, Program, Value, fault_of
 from controlplane.policy.evaluation import Evaluation, Outcome

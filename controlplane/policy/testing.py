@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from controlplane.policy.bundle import TEST_SUFFIX, Bundle, is_test_file, load_bundle
-from controlplane.policy.compiler import CompiledPolicy
+from controlplane.policy.compiled import CompiledPolicy
 from controlplane.policy.documents import (
     CaseDocument,
     Expression,

@@ -55,6 +55,12 @@ def binding(rounds: int) -> str:
     return f"cel.bind(s0, job.name, {text}) > 0"
 
 
+def chain(rounds: int, step: str, end: str) -> str:
+    lines = ["variables:", "  - {name: s0, expression: '[job.members]'}"]
+    lines += [f"  - {{name: s{n}, expression: '{step}'}}".replace("@", f"variables.s{n - 1}") for n in range(1, rounds)]
+    return "\n".join([*lines, "match:", f"  - output: {end}".replace("@", f"variables.s{rounds - 1}")])
+
+
 HOSTILE = {
     "a 1 MB expression": (expression("1" + " + 1" * 250_000), "larger than 256 KiB"),
     "a 200 kB expression": (expression("1" + " + 1" * 50_000), "longer than 8,192 characters"),
@@ -74,6 +80,15 @@ HOSTILE = {
         "loops stand more than 2 deep",
     ),
     "doubling by variables": (one_rule("eligibility", doubling(60)), "more than the 100,000 allowed"),
+    "doubling lists": (one_rule("eligibility", chain(60, "@ + @", "size(@) > 0")), "more than the 100,000 allowed"),
+    "doubling by nesting": (
+        one_rule("eligibility", chain(9, "[@, @, @, @, @, @, @]", "size(@) > 0")),
+        "more than the 100,000 allowed",
+    ),
+    "doubling by mapping": (
+        one_rule("eligibility", chain(9, "@.map(x, [x, x, x, x, x, x, x])", "size(@) > 0")),
+        "more than the 100,000 allowed",
+    ),
     "doubling by binding": (expression(binding(12), "eligibility"), "more than the 100,000 allowed"),
     "replacing by more": (
         expression("size(job.name.replace('a', job.name).replace('a', job.name)) > 0", "eligibility"),
@@ -95,6 +110,17 @@ def test_a_hostile_policy_is_refused_with_a_sentence(name: str) -> None:
     assert found
     assert sentence in "\n".join(problem.message for problem in found)
     assert all(len(str(problem)) < 2_000 for problem in found)
+
+
+def test_numbers_that_double_through_sixty_variables_are_evaluated_once_each() -> None:
+    lines = ["variables:", "  - {name: s0, expression: job.members - 1}"]
+    lines += [f"  - {{name: s{n}, expression: variables.s{n - 1} + variables.s{n - 1}}}" for n in range(1, 60)]
+    rule = "\n".join([*lines, "match:", "  - output: variables.s59 == 0"])
+    rules = bundle("eligibility", rule).rules()
+    assert rules.eligibility(job(), ROLE, HOME_CLUSTER, node()).value is True
+    assert rules.counters.points["eligibility"].evaluated == 61
+    failing = bundle("eligibility", rule.replace("job.members - 1", "job.members / 0")).rules()
+    assert failing.eligibility(job(), ROLE, HOME_CLUSTER, node()).fault is not None
 
 
 def test_a_catastrophic_regex_is_linear() -> None:
