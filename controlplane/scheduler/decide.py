@@ -46,6 +46,7 @@ from controlplane.domain.version import CORE
 from controlplane.scheduler.agenda import Agenda, Group, Order, agenda_for
 from controlplane.scheduler.burst import Burst
 from controlplane.scheduler.draft import Draft, DraftSeat
+from controlplane.scheduler.explain import fill_in
 from controlplane.scheduler.needs import Need, tally
 from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.packing import Mask, Packer
@@ -82,6 +83,7 @@ def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
     cycle.release_rent()
     cycle.give_up()
     cycle.record_waiting()
+    cycle.account()
     return Cycle(cycle.close(), cycle.watch)
 
 
@@ -280,20 +282,12 @@ class _Cycle:
 
     def _try(self, job: Job, queue: QueueNode, group: Group) -> Refusal | None:
         """Place one job, or say why not; the verdict stands for its whole group until something is freed."""
-        if group.refused_at == self._state.freed and group.refusal is not None and not self._is_watched(job):
+        if group.refused_at == self._state.freed and group.refusal is not None:
             return group.refusal
         refusal = self._refusal(job, queue)
         if refusal is not None:
             group.refused_at, group.refusal = self._state.freed, refusal
         return refusal
-
-    def _is_watched(self, job: Job) -> bool:
-        return self.watch is not None and job.cls is self._watched_class()
-
-    def _watched_class(self) -> object:
-        assert self.watch is not None
-        job = self._state.jobs.get(self.watch.job)
-        return job.cls if job is not None else None
 
     def _refusal(self, job: Job, queue: QueueNode) -> Refusal | None:
         if queue.is_held:
@@ -304,7 +298,7 @@ class _Cycle:
         needs = self._agenda.needs_of(self._state, job)
         is_flavored = any(key[0] != "any" for key in queue.limited)
         mask = self._mask(job)
-        if mask is None and not is_flavored and needs in self._by_needs and not self._is_watched(job):
+        if mask is None and not is_flavored and needs in self._by_needs:
             return self._by_needs[needs]
         if self._grant_if_it_fits(job, queue, needs, mask):
             return None
@@ -449,6 +443,19 @@ class _Cycle:
             tally=refused,
             rule=refusal.rule,
         )
+
+    def account(self) -> None:
+        """Fill in what is said of a watched job."""
+        if self.watch is None:
+            return
+        job = self._state.jobs.get(self.watch.job)
+        if job is None:
+            return
+        group = self._agenda.group_of(self._state, job)
+        self.watch.refusal = next((refusal for of, refusal in self._refused if of is group), None)
+        granted = (d.event for d in self._decisions if isinstance(d.event, LeaseGranted))
+        self.watch.is_granted = any(event.job == job.id for event in granted)
+        fill_in(self.watch, self._state, self._agenda, self._draft, job, self._order)
 
     def close(self) -> tuple[Decision, ...]:
         """The cycle's own record, last."""

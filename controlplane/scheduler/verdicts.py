@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controlplane.domain.events import Tally
 from controlplane.domain.reasons import Reason
 
 _NOTHING: Mapping[str, int] = {}
@@ -29,9 +30,55 @@ class OfferVerdict:
     rule: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class QueueStanding:
+    """A queue among its siblings, as the ordering rules saw it at the end of the cycle."""
+
+    queue: str
+    order: tuple[int, ...]
+    share_ppb: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStanding:
+    """What one key of the quota leaves for a job: ``asked`` of ``available``; ``ceiling`` is the most ever."""
+
+    flavor: str
+    resource: str
+    asked: int
+    available: int
+    ceiling: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleStanding:
+    """How one role fared: nodes by cause of refusal, how many members would have fitted, and what the nearest node
+    lacks for one member, by resource."""
+
+    role: str
+    members: int
+    would_fit: int
+    tally: Tally
+    nearest: str | None
+    lacks: Mapping[str, int]
+
+
 @dataclass(slots=True, eq=False)
 class Watch:
     """The account of one watched job in one cycle."""
 
     job: int
+    refusal: Refusal | None = None
+    is_granted: bool = False
+    order: tuple[int, ...] = ()
+    ahead: int = 0
+    """Jobs of its queue that wait in front of it after the cycle."""
+    first_ahead: list[int] = field(default_factory=list)
+    queues: list[list[QueueStanding]] = field(default_factory=list)
+    """From the top: at each level the siblings on the way to its queue, best first."""
+    quotas: list[QuotaStanding] = field(default_factory=list)
+    roles: list[RoleStanding] = field(default_factory=list)
     offers: list[OfferVerdict] = field(default_factory=list)
+    served_by: str | None = None
+    """The capacity request that is under way for it."""

@@ -1,0 +1,216 @@
+"""Replay: the inputs of a log are folded again, every cycle is decided again, and what comes out is compared.
+
+What a successful verification proves: each decision in the log is what this core, under the policy that the log itself
+carries, decides from the events before it, byte for byte; nothing was decided outside a cycle; no record was changed,
+lost or moved. What it does not prove: that the inputs are true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controlplane.audit.figures import Figures
+from controlplane.domain.codec import MalformedEvent, decode
+from controlplane.domain.events import Author, CycleDecided, Event, Ticked
+from controlplane.domain.version import CORE
+from controlplane.eventlog.port import EMPTY, EventLog, LogDamaged, Record
+from controlplane.eventlog.verify import verify_chain
+from controlplane.policy.problems import BundleRefused
+from controlplane.runtime.rulebook import Rulebook
+from controlplane.scheduler.decide import Decision, decide
+from controlplane.scheduler.fold import apply
+from controlplane.scheduler.invariants import InvariantBroken, check_all
+from controlplane.scheduler.state import State
+
+Progress = Callable[[int, int], None]
+"""(records done, records in all)."""
+STEP = 2_000
+_SHOWN = 400
+"""So many characters of a payload are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first place at which the log is not what it should be."""
+
+    position: int
+    what: str
+    expected: str = ""
+    got: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-ready."""
+        return {"position": self.position, "what": self.what, "expected": self.expected, "got": self.got}
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What a replay found. ``position`` and ``digest`` are of the last record that was replayed soundly."""
+
+    position: int = 0
+    digest: str = EMPTY.digest
+    events: int = 0
+    decisions: int = 0
+    cycles: int = 0
+    virtual_ms: int = 0
+    divergence: Divergence | None = None
+    figures: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything agreed."""
+        return self.divergence is None
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-ready; the figures' own keys are at the top."""
+        own: dict[str, object] = {
+            "ok": self.ok,
+            "position": self.position,
+            "digest": self.digest,
+            "events": self.events,
+            "decisions": self.decisions,
+            "cycles": self.cycles,
+            "virtual_s": self.virtual_ms / 1_000,
+            "divergence": self.divergence.as_dict() if self.divergence is not None else None,
+        }
+        return {**self.figures, **own}
+
+
+class _Diverged(Exception):
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(divergence.what)
+        self.divergence = divergence
+
+
+def replay(
+    log: EventLog, *, verify: bool = False, until: int | None = None, progress: Progress | None = None
+) -> ReplayReport:
+    """Fold the log up to ``until`` (its end by default); with ``verify`` check the chain and re-decide every cycle.
+
+    Stops at the first divergence and names it. Raises :class:`~controlplane.domain.codec.UnknownEvent` for a log of a
+    newer version, and what the log's ``read`` raises when it cannot be reached.
+    """
+    replaying = _Replay(verify)
+    chain = verify_chain(log) if verify else None
+    if chain is not None and chain.damage is not None:
+        replaying.report.divergence = Divergence(chain.damage.position, f"{chain.damage.kind}: {chain.damage.what}")
+        return replaying.close()
+    total = log.head().position if until is None else min(until, log.head().position)
+    try:
+        for record in log.read(0, until):
+            replaying.take(record)
+            if progress is not None and record.position % STEP == 0:
+                progress(record.position, total)
+        replaying.finish(total)
+    except _Diverged as diverged:
+        replaying.report.divergence = diverged.divergence
+    except LogDamaged as damage:
+        replaying.report.divergence = Divergence(damage.position, damage.what)
+    return replaying.close()
+
+
+class _Replay:
+    def __init__(self, verify: bool) -> None:
+        self.report = ReplayReport()
+        self._verify = verify
+        self._state = State()
+        self._figures = Figures()
+        self._rulebook = Rulebook()
+        self._expected: list[Decision] = []
+        """What the last tick's cycle decides and the log has not shown yet, last first."""
+
+    def take(self, record: Record) -> None:
+        """One more record of the log."""
+        event = self._event(record)
+        try:
+            apply(self._state, record.position, event)
+        except (KeyError, ValueError, AssertionError, IndexError) as error:
+            raise _Diverged(
+                Divergence(record.position, f"{record.type} does not follow from what stands before it: {error!r}")
+            ) from error
+        self._figures.see(self._state, event)
+        self.report.events += 1
+        self.report.position, self.report.digest = record.position, record.digest
+        if isinstance(event, Ticked) and self._verify:
+            self._decide(record)
+
+    def _event(self, record: Record) -> Event:
+        """The event of a record; of a decision that is as expected, without decoding it again."""
+        if self._verify and record.author == Author.DECIDED.value:
+            return self._compare(record)
+        if self._expected:
+            self._refuse_missing(record.position)
+        try:
+            event = decode(record.type, record.payload)
+        except MalformedEvent as error:
+            raise _Diverged(Divergence(record.position, str(error))) from error
+        if event.AUTHOR.value != record.author:
+            raise _Diverged(Divergence(record.position, f"{record.type} by {record.author}, not {event.AUTHOR.value}"))
+        if isinstance(event, CycleDecided):
+            self.report.cycles += 1
+        return event
+
+    def _compare(self, record: Record) -> Event:
+        if not self._expected:
+            what = f"{record.type}: a decision that no cycle makes"
+            raise _Diverged(Divergence(record.position, what, "", _shown(record.payload)))
+        expected = self._expected.pop()
+        if record.type != expected.event.TYPE or record.payload != expected.payload:
+            raise _Diverged(self._difference(record, expected))
+        self.report.decisions += 1
+        if isinstance(expected.event, CycleDecided):
+            self.report.cycles += 1
+        return expected.event
+
+    def _difference(self, record: Record, expected: Decision) -> Divergence:
+        what = f"the log says {record.type}, deciding again says {expected.event.TYPE}"
+        if record.type == expected.event.TYPE:
+            what = f"{record.type} was decided otherwise"
+        core = _core_of(record)
+        if core is not None and core != CORE:
+            what = f"the cycle was decided by core version {core}, this is {CORE}: verify it with that version"
+        return Divergence(record.position, what, _shown(expected.payload), _shown(record.payload))
+
+    def _decide(self, record: Record) -> None:
+        try:
+            rules = self._rulebook.active(self._state)
+        except BundleRefused as error:
+            raise _Diverged(Divergence(record.position, f"the policy in the log does not load: {error}")) from error
+        self._expected = list(reversed(decide(self._state, rules).decisions))
+
+    def _refuse_missing(self, position: int) -> None:
+        expected = self._expected[-1]
+        what = f"{expected.event.TYPE} is missing: the cycle decides it, the log does not have it"
+        raise _Diverged(Divergence(position, what, _shown(expected.payload), ""))
+
+    def finish(self, total: int) -> None:
+        """The log is read to its end."""
+        if self._verify and self.report.position != total:
+            raise _Diverged(Divergence(self.report.position + 1, f"missing: the log ends at {total}"))
+        if self._verify:
+            try:
+                check_all(self._state)
+            except InvariantBroken as error:
+                raise _Diverged(Divergence(self.report.position, f"an invariant is broken: {error}")) from error
+
+    def close(self) -> ReplayReport:
+        """The report, with the figures so far."""
+        self.report.virtual_ms = self._state.now_ms
+        self.report.figures = self._figures.summary(self._state)
+        return self.report
+
+
+def _core_of(record: Record) -> str | None:
+    if record.type != CycleDecided.TYPE:
+        return None
+    try:
+        event = decode(record.type, record.payload)
+    except MalformedEvent:
+        return None
+    return event.core if isinstance(event, CycleDecided) else None
+
+
+def _shown(payload: bytes) -> str:
+    text = payload.decode("utf-8", "replace")
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

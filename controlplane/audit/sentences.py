@@ -1,0 +1,146 @@
+"""Turns a watched job's account into sentences. Words only: every figure was computed where it was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controlplane.domain.events import Tally
+from controlplane.domain.ids import JobId, job_label
+from controlplane.domain.quantities import MILLI
+from controlplane.domain.reasons import Reason
+from controlplane.scheduler.verdicts import QuotaStanding, RoleStanding, Watch
+
+_MEANING = {
+    Reason.RULE_FAILED: "a rule erred, and the decision failed closed",
+    Reason.UNKNOWN_QUEUE: "there is no such queue",
+    Reason.EXCEEDS_QUOTA_CEILING: "it asks for more than its queue could ever use, lent capacity included: it can never run",
+    Reason.NO_NODE_OF_MODEL: "no node has a GPU of a model that it accepts",
+    Reason.EXCEEDS_EVERY_NODE: "no node is large enough for one of its members, even empty",
+    Reason.EXCEEDS_CAPACITY: "every member fits some node, but no cluster holds the whole gang, even empty",
+    Reason.NOT_ELIGIBLE: "nodes are large enough, but the eligibility rules refuse all of them",
+    Reason.QUEUE_HELD: "its queue, or one above, is held by the operator",
+    Reason.QUOTA: "its queue's quota is used up, borrowing included",
+    Reason.BUDGET: "it may burst, but no budget is left in this window",
+    Reason.CAPACITY: "it is entitled to run, but what is free does not hold the whole gang",
+    Reason.PROVISIONING: "cloud capacity was asked for and is on its way",
+}
+_CAUSES = {
+    "not_eligible": "refused by the eligibility rules",
+    "wrong_model": "of another GPU model",
+    "cordoned": "cordoned",
+    "too_small": "too small even when empty",
+    "no_cpu": "without enough free CPU",
+    "no_memory": "without enough free memory",
+    "no_gpu": "without enough free GPUs",
+    "no_other": "without enough of a named resource",
+    "fitting": "with room for a member",
+}
+
+
+def tell(watch: Watch) -> list[str]:
+    """The account, the binding reason first."""
+    lines: list[str] = []
+    if watch.is_granted:
+        lines.append("This cycle placed it.")
+    elif watch.refusal is not None:
+        short = f" (short of {_amounts(watch.refusal.short)})" if watch.refusal.short else ""
+        rule = f", by {watch.refusal.rule}" if watch.refusal.rule else ""
+        lines.append(f"Reason {watch.refusal.reason.slug}: {_MEANING[watch.refusal.reason]}{short}{rule}.")
+    else:
+        lines.append("The cycle was not asked about it: it did not wait then.")
+    lines.extend(_quota(quota) for quota in watch.quotas)
+    lines.extend(_role(role) for role in watch.roles)
+    if watch.ahead:
+        named = ", ".join(job_label(JobId(id_)) for id_ in watch.first_ahead)
+        lines.append(f"In its queue {watch.ahead} waiting jobs are ahead: {named}{', ...' if watch.ahead > 10 else ''}.")
+    for level in watch.queues:
+        order = ", ".join(f"{s.queue} (share {s.share_ppb / 1e7:.2f}%, {s.pending} waiting)" for s in level)
+        lines.append(f"Order of queues: {order}.")
+    if watch.served_by is not None:
+        lines.append(f"Capacity request {watch.served_by} is under way for it.")
+    for offer in watch.offers:
+        rule = f", by {offer.rule}" if offer.rule else ""
+        lines.append(f"Offer {offer.offer}: {offer.answer}{rule}.")
+    change = smallest_change(watch)
+    if change:
+        lines.append(f"Smallest change that would have let it run: {change}.")
+    return lines
+
+
+def smallest_change(watch: Watch) -> str:
+    """What would have sufficed; empty if it ran, or if nothing that is known here would have."""
+    refusal = watch.refusal
+    if refusal is None or watch.is_granted:
+        return ""
+    match refusal.reason:
+        case Reason.EXCEEDS_QUOTA_CEILING:
+            return f"a ceiling of its queue that is higher by {_amounts(refusal.short)}, or a gang smaller by that"
+        case Reason.QUOTA:
+            return f"{_amounts(refusal.short)} more quota, or that much less in use by those who share it"
+        case Reason.QUEUE_HELD:
+            return "releasing the hold on the queue"
+        case Reason.NO_NODE_OF_MODEL:
+            return "a node of a model that it accepts, or a longer list of models in the job"
+        case Reason.EXCEEDS_EVERY_NODE:
+            return "a larger node, or members that ask for less"
+        case Reason.EXCEEDS_CAPACITY:
+            return "more nodes in one cluster, or a smaller gang"
+        case Reason.NOT_ELIGIBLE:
+            return "an eligibility rule that lets it onto one of these nodes"
+        case Reason.CAPACITY | Reason.BUDGET:
+            return _freed(watch)
+        case _:
+            return ""
+
+
+def _freed(watch: Watch) -> str:
+    tightest = min(watch.roles, key=lambda role: role.would_fit - role.members, default=None)
+    if tightest is None or tightest.nearest is None:
+        return ""
+    missing = tightest.members - tightest.would_fit
+    if missing == 1 and tightest.lacks:
+        return f"{_amounts(tightest.lacks)} more free on {tightest.nearest}"
+    return f"room for {missing} more members of role {tightest.role}"
+
+
+def _quota(quota: QuotaStanding) -> str:
+    flavor = "" if quota.flavor == "any" else f" of {quota.flavor}"
+    asked, left = amount(quota.resource, quota.asked), amount(quota.resource, quota.available)
+    return f"Quota: it asks {asked}{flavor}; {left} are available, {amount(quota.resource, quota.ceiling)} at most ever."
+
+
+def _role(role: RoleStanding) -> str:
+    fitted = f"{role.would_fit} of {role.members} members" if role.members > 1 else f"{role.would_fit} of 1 member"
+    lacks = f"; {role.nearest} came nearest, lacking {_amounts(role.lacks)}" if role.lacks else ""
+    return f"Role {role.role}: {fitted} would fit; {_tally(role.tally)}{lacks}."
+
+
+def _tally(tally: Tally) -> str:
+    parts = [f"{count} {words}" for cause, words in _CAUSES.items() if (count := getattr(tally, cause))]
+    return f"of {tally.nodes} nodes " + ", ".join(parts) if parts else f"{tally.nodes} nodes"
+
+
+def _amounts(amounts: Mapping[str, int]) -> str:
+    return " and ".join(amount(resource, amounts[resource]) for resource in sorted(amounts))
+
+
+def amount(resource: str, value: int) -> str:
+    """An amount with its unit, for people."""
+    match resource:
+        case "gpu":
+            return f"{value / MILLI:g} GPUs"
+        case "cpu":
+            return f"{value / MILLI:g} CPUs"
+        case "memory":
+            return f"{value / 2**30:.1f} GiB"
+        case "micro-usd":
+            return f"${value / 1e6:,.2f}"
+        case _:
+            return f"{value} {resource}"
+
+
+def duration(value_ms: int) -> str:
+    """A span or instant of the log's clock, such as ``1d 02:03:04``."""
+    seconds, days = value_ms // 1_000 % 86_400, value_ms // 86_400_000
+    clock = f"{seconds // 3_600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{days}d {clock}" if days else clock
