@@ -73,6 +73,12 @@ def test_people_submit_in_sweeps() -> None:
     assert len(jobs) == 7_000
 
 
+def test_a_sweep_at_midnight_does_not_outlive_the_last_day() -> None:
+    evening = (*(Rush(day=0, hour=hour, percent=0) for hour in range(23)), Rush(day=0, hour=23, percent=3_000))
+    late = WEEK.model_copy(update={"days": 1, "jobs_per_day": 50, "largest_sweep": 300, "rushes": evening})
+    assert all(23 * HOUR_MS <= job.arrival_ms < 24 * HOUR_MS for seed in range(150) for job in generate(late, seed))
+
+
 def test_alike_jobs_share_their_roles() -> None:
     jobs = week()
     by_value = {tuple(role.model_dump_json() for role in job.spec.roles) for job in jobs}

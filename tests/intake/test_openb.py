@@ -183,6 +183,11 @@ def test_the_seed_fixes_the_arrivals(data_dir: Path) -> None:
 FIRST_OF_SEED_0 = ["openb-pod-6829", "openb-pod-3958", "openb-pod-0299-r2"]
 
 
+def test_a_load_that_is_met_exactly_is_not_exceeded() -> None:
+    listed = pods(*(f"p{n},1,1,1,1000,,,,,," for n in range(5)))
+    assert [len(openb.arrivals(listed, n * MILLI, percent=100, seed=1)) for n in (1, 3, 5, 8)] == [1, 3, 5, 8]
+
+
 def test_copies_never_take_a_name_that_is_there() -> None:
     listed = pods("p,1,1,1,1000,,,,,,", "p-r1,1,1,1,1000,,,,,,")
     found = openb.arrivals(listed, 10 * MILLI, percent=100, seed=1)
