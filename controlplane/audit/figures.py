@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from controlplane.domain.clusters import NodeState
 from controlplane.domain.events import (
     CapacityObserved,
     CapacityPhase,
@@ -16,10 +17,16 @@ from controlplane.domain.events import (
     Event,
     JobSubmitted,
     LeaseGranted,
+    LeaseObserved,
     LeaseRevoked,
+    NodeObserved,
+    Ticked,
 )
 from controlplane.domain.quantities import GPU, MILLI, MS_PER_HOUR
 from controlplane.scheduler.state import Phase, State
+
+
+SITES = ("home", "cloud")
 
 
 @dataclass(slots=True)
@@ -51,11 +58,13 @@ class Figures:
         self.decisions = 0
         self.preemptions = 0
         self.waits: dict[str, Waits] = {}
-        self.peak_gpus_milli = 0
         self._at_ms = 0
         self._first_ms: int | None = None
         self._used_gpu_ms: dict[str, int] = {"home": 0, "cloud": 0}
         self._there_gpu_ms: dict[str, int] = {"home": 0, "cloud": 0}
+        self._there: dict[str, int] = {"home": 0, "cloud": 0}
+        self._nodes: dict[str, int] = {}
+        """Node -> its milli-GPU, 0 for a lost one."""
         self._used: dict[str, int] = {"home": 0, "cloud": 0}
         self._held: dict[str, tuple[str, int]] = {}
         self.charged_micro_usd = 0
@@ -64,17 +73,21 @@ class Figures:
     def see(self, state: State, event: Event) -> None:
         """Take one event that was just folded into the state."""
         self.events += 1
-        if state.now_ms > self._at_ms:
-            self._pass_time(state)
         match event:
+            case Ticked():
+                self._pass_time(state.now_ms)
             case JobSubmitted():
                 if self._first_ms is None:
                     self._first_ms = event.submitted_ms
             case LeaseGranted():
                 self._granted(state, event)
+            case LeaseObserved():
+                if event.lease not in state.leases:
+                    self._ended(event.lease)
+            case NodeObserved():
+                self._node(state, event)
             case CycleDecided():
                 self.decisions += event.decisions
-                self._drop_ended(state)
             case CapacityRequested():
                 self.requests += 1
             case CapacityObserved(phase=CapacityPhase.RELEASED | CapacityPhase.FAILED):
@@ -84,16 +97,13 @@ class Figures:
             case _:
                 pass
 
-    def _pass_time(self, state: State) -> None:
-        passed = state.now_ms - self._at_ms if self._first_ms is not None else 0
-        self._at_ms = state.now_ms
-        self._drop_ended(state)
-        there = {"home": 0, "cloud": 0}
-        for node in state.nodes.values():
-            there["cloud" if state.is_cloud(node.build.cluster) else "home"] += node.build.gpus * MILLI
-        for site in ("home", "cloud"):
-            self._there_gpu_ms[site] += there[site] * passed
-            self._used_gpu_ms[site] += self._used[site] * passed
+    def _pass_time(self, now_ms: int) -> None:
+        passed = now_ms - self._at_ms if self._first_ms is not None else 0
+        self._at_ms = max(now_ms, self._at_ms)
+        if passed > 0:
+            for site in SITES:
+                self._there_gpu_ms[site] += self._there[site] * passed
+                self._used_gpu_ms[site] += self._used[site] * passed
 
     def _granted(self, state: State, event: LeaseGranted) -> None:
         lease = state.leases[event.lease]
@@ -105,10 +115,16 @@ class Figures:
         self._held[event.lease] = (site, gpus)
         self._used[site] += gpus
 
-    def _drop_ended(self, state: State) -> None:
-        for name in [name for name in self._held if name not in state.leases]:
-            site, gpus = self._held.pop(name)
-            self._used[site] -= gpus
+    def _ended(self, lease: str) -> None:
+        held = self._held.pop(lease, None)
+        if held is not None:
+            self._used[held[0]] -= held[1]
+
+    def _node(self, state: State, event: NodeObserved) -> None:
+        site = "cloud" if state.is_cloud(event.cluster) else "home"
+        gpus = event.shape.gpus * MILLI if event.state is not NodeState.LOST else 0
+        self._there[site] += gpus - self._nodes.get(event.node, 0)
+        self._nodes[event.node] = gpus
 
     def summary(self, state: State) -> dict[str, object]:
         """All figures at the present end, JSON-ready. GPU hours are rounded down to thousandths."""

@@ -57,6 +57,10 @@ class Kind:
     memory_free: int
     gpu_free: tuple[int, ...]
     other_free: tuple[tuple[str, int], ...]
+    gpus_free: int
+    """GPUs of which nothing is used."""
+    gpu_largest: int
+    """Milli-GPU free on the GPU with most free."""
     facts: NodeFacts
     cluster: ClusterFacts
 
@@ -127,7 +131,7 @@ class KindTable:
         cluster = self._clusters.get(build.cluster) or ClusterFacts(name=build.cluster, site="home", labels={})
         labels = self._labels.setdefault(build.labels, dict(build.labels))
         facts = _facts(build, labels, cpu, memory, gpu_free)
-        return Kind(id_, build, build_id, cpu, memory, gpu_free, other, facts, cluster)
+        return Kind(id_, build, build_id, cpu, memory, gpu_free, other, facts.gpus_free, facts.gpu_free_largest_milli, facts, cluster)
 
 
 def facts_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> NodeFacts:

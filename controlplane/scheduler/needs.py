@@ -83,14 +83,29 @@ class Need:
         if changed is None:
             self._rows = self.scores(nodes.kinds)
         else:
-            known, rows, kinds = self._scores, self._rows, self._kinds.kinds
-            for row, kind in dict(changed).items():
-                score = known.item(kind)
-                if score == UNKNOWN:
-                    known[kind] = score = self._evaluate(kinds[kind])
-                rows[row] = score
+            self._follow(changed)
         self._epoch, self._seen = nodes.epoch, len(nodes.changed)
         return self._rows
+
+    def _follow(self, changed: list[tuple[int, int]]) -> None:
+        """The innermost loop of the scheduler: most kinds that are met here are new and have no room."""
+        known, rows, kinds = self._scores.data, self._rows.data, self._kinds.kinds
+        cpu, memory = self.ask.amounts.cpu_milli, self.ask.amounts.memory_bytes
+        gpus, milli = self.ask.gpus, self.ask.amounts.gpu_milli
+        for row, id_ in dict(changed).items():
+            score = known[id_]
+            if score == UNKNOWN:
+                kind = kinds[id_]
+                if (
+                    (gpus and (kind.gpus_free < gpus if milli == MILLI else kind.gpu_largest < milli))
+                    or kind.cpu_free < cpu
+                    or kind.memory_free < memory
+                ):
+                    score = INFEASIBLE
+                else:
+                    score = self._evaluate(kind)
+                known[id_] = score
+            rows[row] = score
 
     def gpus(self, kind: int) -> tuple[int, ...]:
         """The GPUs that a member takes on a feasible kind."""
@@ -158,9 +173,9 @@ def fits(ask: Ask, kind: Kind) -> bool:
         return False
     if ask.gpus:
         if amounts.gpu_milli == MILLI:
-            if kind.facts.gpus_free < ask.gpus:
+            if kind.gpus_free < ask.gpus:
                 return False
-        elif kind.facts.gpu_free_largest_milli < amounts.gpu_milli:
+        elif kind.gpu_largest < amounts.gpu_milli:
             return False
     if ask.models and kind.build.gpu_model not in ask.models:
         return False

@@ -31,6 +31,8 @@ class Outlook:
             scores = need.scores(column)
             if not scores.size or int(scores.max()) == INFEASIBLE:
                 return self._why_never(need, column)
+        if len(needs) == 1 and needs[0].ask.role.count == 1:
+            return Reason.CAPACITY
         if any(amount > self._state.capacity.get(resource, 0) for resource, amount in gang):
             return Reason.EXCEEDS_CAPACITY
         is_enough = any(self._gang_fits(needs, part) for part in self._by_cluster(column))

@@ -85,11 +85,11 @@ def restore(body: bytes) -> State:
     _restore_nodes(state, plain)
     _restore_jobs(state, plain)
     state.requests = {request["id"]: _request(request) for request in plain["requests"]}
-    state.freed, state.freed_at_tick = plain["freed"]
     state.is_requeued = plain["is_requeued"]
     state.counts = Counts(**plain["counts"])
     reset_kinds(state)
     recount(state)
+    state.freed, state.freed_at_tick = plain["freed"]  # counting anew counts as freeing, which a restart is not
     state.columns_version += 1
     return state
 
