@@ -19,7 +19,7 @@ from controlplane.domain.quantities import MAX_AMOUNT, MAX_GPUS_PER_NODE, MAX_MS
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.intake.draw import Draw
 from controlplane.intake.tables import Row, decode_text, domain_fault, read_bytes, rows, shown, unique_name
-from controlplane.intake.traces import Outcome, TraceJob, TraceNode, gpus_milli, renamed
+from controlplane.intake.traces import IntakeError, Outcome, TraceJob, TraceNode, gpus_milli, renamed
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -162,6 +162,7 @@ def arrivals(
     seed: int,
     spacing_ms: int = 1_000,
     wait_limit_ms: int | None = 0,
+    file: str = "the list of pods",
 ) -> list[TraceJob]:
     """The workload of "Beware of Fragmentation" (USENIX ATC'23): one pod after the other until the GPUs asked for reach
     a percentage of the capacity; no pod ever leaves.
@@ -170,10 +171,15 @@ def arrivals(
     one loses drawn pods, until the milli-GPU asked for just reach the target. Then the order is drawn. One pod arrives
     every ``spacing_ms``; with the default wait limit a pod that does not fit at once is dropped.
 
-    Raises ``ValueError`` if no pod asks for a GPU, since then no number of them reaches the target.
+    Raises :class:`IntakeError` if no pod asks for a GPU or the capacity is nothing: then no number of pods is the right
+    one. ``file`` is the list's name in that sentence.
     """
+    if capacity_milli <= 0:
+        raise IntakeError(file, 0, "the nodes to be filled have no GPUs", "name a list of nodes with GPUs")
     if not any(gpus_milli(pod.spec) for pod in pods):
-        raise ValueError("no pod of the list asks for a GPU: no number of them fills the cluster")
+        raise IntakeError(
+            file, 0, "no pod asks for a GPU, so that no number of them fills the nodes", "name another list"
+        )
     draw = Draw(seed)
     target = capacity_milli * percent
     chosen = _filled(pods, target, draw.branch("fill"))

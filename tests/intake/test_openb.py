@@ -195,8 +195,13 @@ def test_copies_never_take_a_name_that_is_there() -> None:
 
 
 def test_pods_without_gpus_fill_nothing() -> None:
-    with pytest.raises(ValueError, match="no pod of the list asks for a GPU"):
+    with pytest.raises(IntakeError, match=r"^the list of pods: no pod asks for a GPU"):
         openb.arrivals(pods("p,1,1,0,0,,,,,,"), 1_000, percent=100, seed=1)
+
+
+def test_nodes_without_gpus_cannot_be_filled() -> None:
+    with pytest.raises(IntakeError, match=r"^x\.csv: the nodes to be filled have no GPUs; "):
+        openb.arrivals(pods("p,1,1,1,1000,,,,,,"), 0, percent=100, seed=1, file="x.csv")
 
 
 _cells = st.tuples(
