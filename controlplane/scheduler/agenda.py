@@ -61,18 +61,16 @@ class Group:
     def live(self) -> Iterator[Entry]:
         """Entries of jobs that wait, in order."""
         entries = self.entries
+        return (entries[at] for at in range(self.start, len(entries)) if entries[at].is_live())
+
+    def head(self) -> Entry | None:
+        """The first that waits. Drops the dead in front of it: not to be called while :meth:`live` is being read."""
+        entries = self.entries
         while self.start < len(entries) and not entries[self.start].is_live():
             self.start += 1
         if self.start > 64 and 2 * self.start > len(entries):
             del entries[: self.start]
             self.start = 0
-        return (entry for entry in entries[self.start :] if entry.is_live())
-
-    def head(self) -> Entry | None:
-        """The first that waits."""
-        entries = self.entries
-        while self.start < len(entries) and not entries[self.start].is_live():
-            self.start += 1
         return entries[self.start] if self.start < len(entries) else None
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +44,7 @@ from controlplane.domain.events import (
 from controlplane.domain.ids import JobId, lease_id
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
-from controlplane.scheduler.agenda import Agenda, Group, Order, agenda_for
+from controlplane.scheduler.agenda import Agenda, Entry, Group, Order, agenda_for
 from controlplane.scheduler.burst import Burst
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.explain import fill_in
@@ -91,7 +92,8 @@ def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
 class _Turn:
     """A queue's place in one cycle: its groups that have not been refused yet, best first."""
 
-    heap: list[tuple[Order, int, int, Group]] = field(default_factory=list)
+    heap: list[tuple[Entry, Group, Iterator[Entry]]] = field(default_factory=list)
+    """(next entry, its group, the entries behind it). Entries are distinct, so that nothing behind them is compared."""
 
 
 class _Cycle:
@@ -203,16 +205,17 @@ class _Cycle:
             for key in [key for key, group in groups.items() if group.head() is None]:
                 del groups[key]
             for group in groups.values():
-                self._line_up(turn, group)
+                self._line_up(turn, group, group.live())
             if turn.heap:
                 self._turns[node.index] = turn
                 for up in node.path:
                     self._active[up.index] += 1
 
-    def _line_up(self, turn: _Turn, group: Group) -> None:
-        head = next((entry for entry in group.live() if entry.id not in self._draft.gone), None)
-        if head is not None:
-            heapq.heappush(turn.heap, (head.order, head.id, head.turn, group))
+    def _line_up(self, turn: _Turn, group: Group, behind: Iterator[Entry]) -> None:
+        for entry in behind:
+            if entry.id not in self._draft.gone:
+                heapq.heappush(turn.heap, (entry, group, behind))
+                return
 
     # --- 4 -----------------------------------------------------------------------------------------------------------
 
@@ -260,20 +263,14 @@ class _Cycle:
         return min((head.job.submitted_ms for head in heads if head is not None), default=0)
 
     def _take_turn(self, queue: QueueNode, turn: _Turn) -> None:
-        _, id_, _, group = turn.heap[0]
-        job = self._state.jobs[id_]
-        if job.id in self._draft.gone:
-            heapq.heappop(turn.heap)
-            self._line_up(turn, group)
+        entry, group, behind = heapq.heappop(turn.heap)
+        refusal = self._try(entry.job, queue, group)
+        if refusal is None:
+            self._line_up(turn, group, behind)
+            for node in queue.path:
+                self._orders[node.index] = None
         else:
-            refusal = self._try(job, queue, group)
-            heapq.heappop(turn.heap)
-            if refusal is None:
-                self._line_up(turn, group)
-                for node in queue.path:
-                    self._orders[node.index] = None
-            else:
-                self._refused.append((group, refusal))
+            self._refused.append((group, refusal))
         if not turn.heap:
             for node in queue.path:
                 self._active[node.index] -= 1

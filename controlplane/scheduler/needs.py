@@ -70,8 +70,7 @@ class Need:
             self._grow()
         scores = self._scores[column]
         if scores.size and scores.min() == UNKNOWN:
-            for kind in np.unique(column[scores == UNKNOWN]).tolist():
-                self._scores[kind] = self._evaluate(self._kinds.kinds[kind])
+            self._learn(np.unique(column[scores == UNKNOWN]).tolist())
             scores = self._scores[column]
         return scores
 
@@ -83,29 +82,29 @@ class Need:
         if changed is None:
             self._rows = self.scores(nodes.kinds)
         else:
-            self._follow(changed)
+            latest = dict(changed)
+            known, rows = self._scores.data, self._rows.data
+            self._learn([kind for kind in latest.values() if known[kind] == UNKNOWN])
+            for row, kind in latest.items():
+                rows[row] = known[kind]
         self._epoch, self._seen = nodes.epoch, len(nodes.changed)
         return self._rows
 
-    def _follow(self, changed: list[tuple[int, int]]) -> None:
-        """The innermost loop of the scheduler: most kinds that are met here are new and have no room."""
-        known, rows, kinds = self._scores.data, self._rows.data, self._kinds.kinds
+    def _learn(self, ids: list[int]) -> None:
+        """Evaluate kinds that were never met: the innermost loop of the scheduler. Most have no room."""
+        known, kinds = self._scores.data, self._kinds.kinds
         cpu, memory = self.ask.amounts.cpu_milli, self.ask.amounts.memory_bytes
         gpus, milli = self.ask.gpus, self.ask.amounts.gpu_milli
-        for row, id_ in dict(changed).items():
-            score = known[id_]
-            if score == UNKNOWN:
-                kind = kinds[id_]
-                if (
-                    (gpus and (kind.gpus_free < gpus if milli == MILLI else kind.gpu_largest < milli))
-                    or kind.cpu_free < cpu
-                    or kind.memory_free < memory
-                ):
-                    score = INFEASIBLE
-                else:
-                    score = self._evaluate(kind)
-                known[id_] = score
-            rows[row] = score
+        for id_ in ids:
+            kind = kinds[id_]
+            if (
+                (gpus and (kind.gpus_free < gpus if milli == MILLI else kind.gpu_largest < milli))
+                or kind.cpu_free < cpu
+                or kind.memory_free < memory
+            ):
+                known[id_] = INFEASIBLE
+            else:
+                known[id_] = self._evaluate(kind)
 
     def gpus(self, kind: int) -> tuple[int, ...]:
         """The GPUs that a member takes on a feasible kind."""
