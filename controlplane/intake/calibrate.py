@@ -17,7 +17,7 @@ from controlplane.domain.workloads import Role
 from controlplane.intake import openb, philly, swf
 from controlplane.intake.figures import MEASURED, POSITIONS, Figures, Quantiles
 from controlplane.intake.philly import PhillyRow
-from controlplane.intake.traces import Outcome, TraceJob
+from controlplane.intake.traces import IntakeError, Outcome, TraceJob
 
 PHILLY = "philly/philly_jobs.csv.gz"
 OPENB = "openb/openb_pod_list_default.csv.gz"
@@ -131,5 +131,19 @@ def _shapes(jobs: Iterable[TraceJob]) -> tuple[tuple[int, int, int], ...]:
     return tuple((cpu, memory, counts[cpu, memory] * PPM // total) for cpu, memory in commonest)
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Prints the figures; the exit code is 2 with a sentence for wrong use or a trace that cannot be read."""
+    if len(arguments) != 1:
+        sys.stderr.write("give one argument: the folder of traces, in which openb, philly and swf lie\n")
+        return 2
+    try:
+        figures = measure(Path(arguments[0]))
+    except IntakeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(pprint.pformat(figures, width=116, compact=True) + "\n")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write(pprint.pformat(measure(Path(sys.argv[1])), width=116, compact=True) + "\n")
+    sys.exit(main(sys.argv[1:]))

@@ -69,3 +69,10 @@ def test_quantiles_rise_and_have_a_value_for_each_position() -> None:
 def test_without_the_traces_the_sentence_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(IntakeError, match=r"philly_jobs\.csv\.gz: cannot be read"):
         calibrate.measure(tmp_path)
+
+
+def test_the_command_says_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibrate.main([]) == 2
+    assert capsys.readouterr().err.startswith("give one argument: the folder of traces")
+    assert calibrate.main([str(tmp_path)]) == 2
+    assert "philly_jobs.csv.gz: cannot be read" in capsys.readouterr().err

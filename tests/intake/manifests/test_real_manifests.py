@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ SENTENCE = re.compile(r"[\w.-]+\.ya?ml(:[0-9]+)?: .+; .+\Z")
 CONTEXT = Context(queue="batch")
 
 
+@cache
 def read(path: Path) -> Submission:
     try:
         return read_manifest(path.name, path.read_text(), CONTEXT)
