@@ -94,6 +94,7 @@ class Agenda:
         )
         self._admissions: dict[int, Answer[str | None]] = {}
         self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
+        self._eligibility_is_steady = not any("free" in path for path in rules.eligibility_reads)
         self.outlooks: dict[tuple[Need, ...], Reason] = {}
         """Why a gang does not fit, for the present set of nodes."""
         self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
@@ -147,7 +148,7 @@ class Agenda:
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def refresh_jobs(self, state: State, queue_facts: list[QueueFacts | None]) -> None:
+    def refresh_jobs(self, state: State, queue_facts: list[QueueFacts]) -> None:
         """Take in the jobs that began to wait. ``queue_facts`` by queue index, for rules that order jobs by them."""
         if not self._order_is_fixed:
             state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
@@ -186,8 +187,7 @@ class Agenda:
         group.refused_at = group.refused_at if group.entries else -1
         return group
 
-    def _order(self, job: Job, queue: QueueFacts | None, now_ms: int) -> Order:
-        assert queue is not None
+    def _order(self, job: Job, queue: QueueFacts, now_ms: int) -> Order:
         facts = job.cls.facts if self._order_is_shared else job.facts()
         answer = self.rules.job_order(facts, queue, now_ms)
         if answer.fault is not None:
@@ -218,6 +218,15 @@ class Agenda:
             if self._eligibility_is_shared:
                 self._class_needs[index] = found
         return found
+
+    def is_lasting(self, needs: tuple[Need, ...]) -> bool:
+        """Whether "does not fit" stays true until something is freed.
+
+        Alike members are placed wherever there is a place, so that less room never helps them. Unlike members may get
+        into each other's way, and fit once another job has taken what misled the first; and so may a node become
+        eligible by filling up.
+        """
+        return len(needs) == 1 and self._eligibility_is_steady
 
     def _need(self, state: State, ask: Ask, facts: JobFacts) -> Need:
         read = tuple(_hashable(getattr(facts, name)) for name in self._keys)

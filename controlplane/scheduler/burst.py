@@ -13,7 +13,7 @@ import numpy as np
 
 from controlplane.domain.clusters import ClusterSpec, Offer
 from controlplane.domain.events import CapacityRequested
-from controlplane.domain.quantities import cost_micro_usd
+from controlplane.domain.quantities import MAX_AMOUNT, MAX_MS, cost_micro_usd
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.agenda import Agenda, Group
 from controlplane.scheduler.draft import Draft, home_facts
@@ -90,21 +90,23 @@ class Burst:
         return bool(self._offers)
 
     def consider(self, group: Group, refusal: Refusal) -> Refusal:
-        """Ask offers for the waiting jobs of a group; the refusal of its first job that stays."""
+        """Ask offers for the waiting jobs of a group; the refusal of its first job that is not :meth:`served`."""
         if refusal.reason not in _CURABLE:
             return refusal
         queue_facts = self._draft.queue_facts(group.queue, 0)
-        first: Refusal | None = None
         for entry in group.live():
             if entry.id in self._draft.gone:
                 continue
             if self._questions >= MAX_QUESTIONS:
                 break
             after = self._consider_job(entry.job, group.queue, queue_facts, refusal)
-            first = first or after
             if after.reason is not Reason.PROVISIONING:
-                break
-        return first or refusal
+                return after
+        return refusal
+
+    def served(self) -> frozenset[int]:
+        """Jobs for which nodes have been asked for and not been taken yet, those of this cycle included."""
+        return frozenset(self._served)
 
     def _consider_job(self, job: Job, queue: QueueNode, facts: QueueFacts, refusal: Refusal) -> Refusal:
         if job.id in self._served:
@@ -148,6 +150,8 @@ class Burst:
         length = RENT_WITHOUT_ESTIMATE_MS if estimate is None else estimate + RENT_SLACK_MS
         deadline_ms = self._state.now_ms + offer.lead_time_ms + length
         promise = nodes * cost_micro_usd(offer.price_micro_usd_per_hour, deadline_ms - self._state.now_ms)
+        if deadline_ms > MAX_MS or promise > MAX_AMOUNT:
+            return OfferVerdict(name, "the job's estimate is too long to be given a deadline or a price")
         budget = self._tightest(queue)
         answer = self._rules.burst(
             job.facts(),

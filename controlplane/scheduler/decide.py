@@ -53,7 +53,7 @@ from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.quota import QueueNode, available
 from controlplane.scheduler.rules import Rules
-from controlplane.scheduler.state import Job, Phase, RequestPhase, State
+from controlplane.scheduler.state import Job, Lease, Phase, RequestPhase, State
 from controlplane.scheduler.verdicts import Refusal, Watch
 
 
@@ -114,6 +114,11 @@ class _Cycle:
         self._active = [0 for _ in state.tree.nodes]
         self._reask_ms: int | None = None
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
+        self._revoked: set[str] = set()
+        """Leases that this cycle revokes; asked for membership only."""
+        self._requeued = 0
+        self._renting: frozenset[int] = frozenset()
+        """Jobs for which nodes are on their way; asked for membership only."""
 
     def _emit(self, event: Event) -> None:
         payload = encode(event)
@@ -130,9 +135,15 @@ class _Cycle:
         for job in state.cancels:
             self._cancel(job)
         for lease in state.stranded:
-            if lease.id in state.leases and lease.revoked is None:
-                self._emit(LeaseRevoked(lease=lease.id, cause="node-lost"))
+            if lease.id in state.leases:
+                self._revoke(lease, "node-lost")
         self._end_overdue()
+
+    def _revoke(self, lease: Lease, cause: str) -> None:
+        """Once for each lease, for the first cause: a gang may be cancelled and lose two nodes in one cycle."""
+        if lease.revoked is None and lease.id not in self._revoked:
+            self._revoked.add(lease.id)
+            self._emit(LeaseRevoked(lease=lease.id, cause=cause))
 
     def _settle_returned(self, job: Job) -> None:
         if job.id not in self._state.jobs or job.phase is not Phase.RETURNED:
@@ -141,15 +152,17 @@ class _Cycle:
             self._emit(JobEnded(job=job.id, outcome="cancelled"))
         elif job.attempts >= job.cls.spec.max_attempts:
             self._emit(JobEnded(job=job.id, outcome="failed"))
+        elif (homeless := self._homeless(job)) is not None:
+            self._emit(JobRefused(job=job.id, reason=int(Reason.UNKNOWN_QUEUE), detail=homeless))
         else:
             self._emit(JobRequeued(job=job.id, cause=job.cause))
+            self._requeued += 1
 
     def _cancel(self, job: Job) -> None:
         if job.id not in self._state.jobs or job.phase is Phase.RETURNED:
             return
         if job.lease is not None:
-            if self._state.leases[job.lease].revoked is None:
-                self._emit(LeaseRevoked(lease=job.lease, cause="cancelled"))
+            self._revoke(self._state.leases[job.lease], "cancelled")
             return
         self._emit(JobEnded(job=job.id, outcome="cancelled"))
         self._draft.leave(self._queue(job), job, False)
@@ -159,8 +172,8 @@ class _Cycle:
         overdue = [r.id for r in state.requests.values() if r.deadline_ms <= state.now_ms]
         for name in overdue:
             for lease in state.leases.values():
-                if name in lease.requests and lease.revoked is None:
-                    self._emit(LeaseRevoked(lease=lease.id, cause="deadline"))
+                if name in lease.requests:
+                    self._revoke(lease, "deadline")
 
     # --- 2 -----------------------------------------------------------------------------------------------------------
 
@@ -176,19 +189,24 @@ class _Cycle:
                 self._draft.leave(self._queue(job), job, False)
 
     def _admission(self, job: Job) -> tuple[Reason, str, str | None] | None:
-        name = job.cls.spec.queue
-        queue = self._state.tree.by_name.get(name)
-        if queue is None:
-            return Reason.UNKNOWN_QUEUE, f"there is no queue {name!r}", None
-        if queue.children:
-            return Reason.UNKNOWN_QUEUE, f"{name!r} is a cohort; jobs go to a queue below it", None
-        answer = self._agenda.admission(job, self._draft, queue, self._state.now_ms)
+        homeless = self._homeless(job)
+        if homeless is not None:
+            return Reason.UNKNOWN_QUEUE, homeless, None
+        answer = self._agenda.admission(job, self._draft, self._queue(job), self._state.now_ms)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
             return Reason.RULE_FAILED, answer.fault, answer.rule
         if answer.value is not None:
             return Reason.REFUSED_BY_POLICY, answer.value, answer.rule
         return None
+
+    def _homeless(self, job: Job) -> str | None:
+        """Why the job's queue takes no jobs, if it is none or has become a cohort."""
+        name = job.cls.spec.queue
+        queue = self._state.tree.by_name.get(name)
+        if queue is None:
+            return f"there is no queue {name!r}"
+        return f"{name!r} is a cohort; jobs go to a queue below it" if queue.children else None
 
     def _queue(self, job: Job) -> QueueNode:
         return self._state.tree.by_name.get(job.cls.spec.queue, self._state.tree.root)
@@ -197,7 +215,7 @@ class _Cycle:
 
     def refresh(self) -> None:
         """Order the jobs that began to wait, and line up every queue that has work."""
-        facts = [self._draft.queue_facts(node, 0) if not node.children else None for node in self._state.tree.nodes]
+        facts = [self._draft.queue_facts(node, 0) for node in self._state.tree.nodes]
         self._agenda.refresh_jobs(self._state, facts)
         for node in self._state.tree.nodes:
             groups = self._agenda.groups[node.index]
@@ -278,21 +296,22 @@ class _Cycle:
     # --- 5 -----------------------------------------------------------------------------------------------------------
 
     def _try(self, job: Job, queue: QueueNode, group: Group) -> Refusal | None:
-        """Place one job, or say why not; the verdict stands for its whole group until something is freed."""
-        if group.refused_at == self._state.freed and group.refusal is not None:
-            return group.refusal
-        refusal = self._refusal(job, queue)
-        if refusal is not None:
-            group.refused_at, group.refusal = self._state.freed, refusal
-        return refusal
-
-    def _refusal(self, job: Job, queue: QueueNode) -> Refusal | None:
+        """Place one job, or say why not. That it does not fit stands for its whole group until something is freed; what
+        is remembered must be what would be found, since a plane that was started anew remembers nothing."""
         if queue.is_held:
             return Refusal(Reason.QUEUE_HELD)
         over_quota = self._quota_refusal(job, queue)
         if over_quota is not None:
             return over_quota
+        if group.refused_at == self._state.freed and group.refusal is not None:
+            return group.refusal
         needs = self._agenda.needs_of(self._state, job)
+        refusal = self._does_not_fit(job, queue, needs)
+        if refusal is not None and self._agenda.is_lasting(needs):
+            group.refused_at, group.refusal = self._state.freed, refusal
+        return refusal
+
+    def _does_not_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...]) -> Refusal | None:
         is_flavored = any(key[0] != "any" for key in queue.limited)
         mask = self._mask(job)
         if mask is None and not is_flavored and needs in self._by_needs:
@@ -306,12 +325,12 @@ class _Cycle:
 
     def _quota_refusal(self, job: Job, queue: QueueNode) -> Refusal | None:
         asked = dict(job.cls.resources)
-        for key in queue.limited:
-            if key[0] != "any" or key[1] not in asked:
-                continue
+        keys = [key for key in queue.limited if key[0] == "any" and key[1] in asked]
+        for key in keys:
             if queue.cells[key].potential < asked[key[1]]:
                 short = asked[key[1]] - queue.cells[key].potential
                 return Refusal(Reason.EXCEEDS_QUOTA_CEILING, {key[1]: short})
+        for key in keys:
             left = available(queue, key, self._draft.charged)
             if left < asked[key[1]]:
                 return Refusal(Reason.QUOTA, {key[1]: asked[key[1]] - left})
@@ -371,6 +390,7 @@ class _Cycle:
         if not burst.has_offers():
             return
         self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]
+        self._renting = burst.served()
         self._reask_ms = burst.reask_ms
         for event in burst.requested:
             self._emit(event)
@@ -407,24 +427,31 @@ class _Cycle:
                 reasons = dict(self._refused)
             group = self._agenda.group_of(state, job)
             refusal = reasons.get(group) if group is not None else None
-            self._emit(JobEnded(job=id_, outcome="expired", reason=int(refusal.reason) if refusal else None))
+            reason = refusal.reason if refusal is not None else None
+            reason = Reason.PROVISIONING if id_ in self._renting else reason
+            self._emit(JobEnded(job=id_, outcome="expired", reason=int(reason) if reason is not None else None))
             self._draft.leave(self._queue(job), job, False)
 
     def record_waiting(self) -> None:
         """Say for each group that still waits why, where that has changed."""
         self._waiting: dict[str, int] = {}
         for group, refusal in self._refused:
-            waiting = [entry for entry in group.live() if entry.id not in self._draft.gone]
-            if not waiting:
-                continue
-            slug = refusal.reason.slug
-            self._waiting[slug] = self._waiting.get(slug, 0) + len(waiting)
-            head = waiting[0].job
-            if head.recorded_reason != refusal.reason:
-                self._emit(self._jobs_waiting(group, head, len(waiting), refusal))
-        returning = sum(1 for job in self._state.returned if job.id in self._state.jobs and not job.is_cancelled)
-        if returning:
-            self._waiting["requeued"] = returning
+            waiting = [entry.job for entry in group.live() if entry.id not in self._draft.gone]
+            if self._renting:
+                renting = [job for job in waiting if job.id in self._renting]
+                waiting = [job for job in waiting if job.id not in self._renting]
+                self._record_part(group, renting, Refusal(Reason.PROVISIONING))
+            self._record_part(group, waiting, refusal)
+        if self._requeued:
+            self._waiting["requeued"] = self._requeued
+
+    def _record_part(self, group: Group, waiting: list[Job], refusal: Refusal) -> None:
+        if not waiting:
+            return
+        slug = refusal.reason.slug
+        self._waiting[slug] = self._waiting.get(slug, 0) + len(waiting)
+        if waiting[0].recorded_reason != refusal.reason:
+            self._emit(self._jobs_waiting(group, waiting[0], len(waiting), refusal))
 
     def _jobs_waiting(self, group: Group, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
         refused: Tally | None = None

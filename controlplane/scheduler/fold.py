@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.domain.clusters import NodeState
+from controlplane.domain.clusters import Budget, NodeState
 from controlplane.domain.events import (
     BudgetConfigured,
     CapacityObserved,
@@ -165,6 +165,9 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     if state.is_cloud(lease.cluster):
         state.counts.burst_placements += 1
     _count_rented(state, lease, 1, state.now_ms)
+    for request in state.requests.values():
+        if request.held_for == job.id:
+            _release_hold(state, request)
 
 
 def _sit(state: State, lease: Lease, seat: Seat) -> None:
@@ -218,6 +221,8 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
     if event.phase is LeasePhase.FINISHED:
         state.counts.finished += 1
         _forget(state, job)
+        if job.is_cancelled:
+            state.cancels = [other for other in state.cancels if other is not job]
         return
     job.phase = Phase.RETURNED
     job.lease = None
@@ -227,6 +232,8 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
 
 def _release(state: State, lease: Lease, at_ms: int) -> None:
     del state.leases[lease.id]
+    if state.stranded:
+        state.stranded = [other for other in state.stranded if other is not lease]
     queue = _queue(state, lease.job)
     for up in queue.path:
         state.running[up.index] -= 1
@@ -318,6 +325,7 @@ def _capacity_observed(state: State, event: CapacityObserved) -> None:
         if request.phase is RequestPhase.ASKED:
             request.phase = RequestPhase.PROVIDED
             request.idle_since_ms = event.observed_ms
+            state.freed += 1
         return
     _settle(state, request, event.charged_micro_usd)
     del state.requests[request.id]
@@ -347,8 +355,6 @@ def _count_rented(state: State, lease: Lease, change: int, at_ms: int) -> None:
         if request is None:
             continue
         request.leases += change
-        if change > 0 and request.held_for == lease.job.id:
-            _release_hold(state, request)
         if request.leases == 0:
             request.idle_since_ms = at_ms
 
@@ -366,6 +372,11 @@ def _queue_configured(state: State, event: QueueConfigured) -> None:
     state.queues[event.spec.name] = event.spec
     state.tree = QueueTree(state.queues)
     recount(state)
+    for job in state.jobs.values():
+        if job.phase is Phase.WAITING and _queue(state, job).children:
+            # In what has become a cohort it is a new arrival, which the next cycle refuses.
+            job.phase = Phase.SUBMITTED
+            state.arrivals.append(job)
 
 
 def recount(state: State) -> None:
@@ -425,8 +436,22 @@ def _budget_configured(state: State, event: BudgetConfigured) -> None:
     if account is None:
         state.budgets[event.spec.name] = BudgetAccount(event.spec)
     else:
-        account.spec = event.spec
+        _set_budget(state, account, event.spec)
     state.freed += 1
+
+
+def _set_budget(state: State, account: BudgetAccount, spec: Budget) -> None:
+    """Windows of another length: what was spent counts in the new window that holds the end of its old one, or the
+    present if that is earlier, so that nothing which may still matter is forgotten."""
+    length, settled = account.spec.window_ms, account.settled
+    account.spec, account.settled, account.promised = spec, {}, {}
+    for window, amount in settled.items():
+        now = account.window(min(state.now_ms, (window + 1) * length - 1))
+        account.settled[now] = account.settled.get(now, 0) + amount
+    for request in state.requests.values():
+        if spec.name in request.budgets:
+            asked = account.window(request.asked_ms)
+            account.promised[asked] = account.promised.get(asked, 0) + request.promised_micro_usd
 
 
 def _policy_activated(state: State, event: PolicyActivated) -> None:

@@ -332,7 +332,7 @@ def _role_key(role: Role) -> tuple[object, ...]:
 
 
 def _new_ask(role: Role, kinds: KindTable) -> Ask:
-    other = tuple(sorted(role.other.items()))
+    other = tuple(sorted((name, amount) for name, amount in role.other.items() if amount))
     milli = role.gpu_milli if role.gpus else 0
     resources = {CPU: role.cpu_milli, MEMORY: role.memory_bytes, GPU: role.gpus * milli, **role.other}
     facts = RoleFacts(
