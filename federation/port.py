@@ -42,7 +42,7 @@ class Refused(AdapterError):
     """The cluster understood and will never do it. Nothing of it was started."""
 
 
-class BadConfig(AdapterError):
+class BadConfig(AdapterError, ValueError):
     """The adapter's settings are wrong: says which cluster and field, what was wrong, and what to do."""
 
 

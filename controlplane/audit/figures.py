@@ -22,9 +22,9 @@ from controlplane.domain.events import (
     NodeObserved,
     Ticked,
 )
+from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import GPU, MILLI, MS_PER_HOUR
 from controlplane.scheduler.state import Phase, State
-
 
 SITES = ("home", "cloud")
 
@@ -69,6 +69,8 @@ class Figures:
         self._held: dict[str, tuple[str, int]] = {}
         self.charged_micro_usd = 0
         self.requests = 0
+        self._longest: tuple[int, int] | None = None
+        """(wait in milliseconds, job) of the job that waited longest for its first lease; the first of equals."""
 
     def see(self, state: State, event: Event) -> None:
         """Take one event that was just folded into the state."""
@@ -110,6 +112,7 @@ class Figures:
         job = lease.job
         if event.attempt == 1:
             self.waits.setdefault(job.cls.spec.queue, Waits()).started.append(state.now_ms - job.submitted_ms)
+            self._longest = _longer(self._longest, state.now_ms - job.submitted_ms, job.id)
         site = "cloud" if state.is_cloud(event.cluster) else "home"
         gpus = dict(job.cls.resources).get(GPU, 0)
         self._held[event.lease] = (site, gpus)
@@ -131,12 +134,14 @@ class Figures:
         for waits in self.waits.values():
             waits.waiting = 0
         running = waiting = 0
+        longest = self._longest
         for job in state.jobs.values():
             if job.phase in (Phase.PLACED, Phase.RUNNING):
                 running += 1
             else:
                 waiting += 1
                 self.waits.setdefault(job.cls.spec.queue, Waits()).waiting += 1
+                longest = _longer(longest, state.now_ms - job.submitted_ms, job.id)
         counts = state.counts
         return {
             "jobs": {
@@ -155,6 +160,7 @@ class Figures:
             "preemptions": self.preemptions,
             "utilisation": {site: _ratio(self._used_gpu_ms[site], self._there_gpu_ms[site]) for site in self._used},
             "waits": {queue: self.waits[queue].as_dict() for queue in sorted(self.waits)},
+            "longest_wait": {"job": job_label(JobId(longest[1])), "wait_ms": longest[0]} if longest else None,
             "burst": {
                 "gpu_hours": round(self._used_gpu_ms["cloud"] / (MILLI * MS_PER_HOUR), 3),
                 "rented_gpu_hours": round(self._there_gpu_ms["cloud"] / (MILLI * MS_PER_HOUR), 3),
@@ -165,6 +171,10 @@ class Figures:
             "allocated_gpu_milli": state.used[0].get(GPU, 0),
             "capacity_gpu_milli": state.capacity.get(GPU, 0),
         }
+
+
+def _longer(longest: tuple[int, int] | None, wait_ms: int, job: int) -> tuple[int, int]:
+    return (wait_ms, job) if longest is None or wait_ms > longest[0] else longest
 
 
 def _quantile(ordered: list[int], percent: int) -> int:

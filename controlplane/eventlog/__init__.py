@@ -11,7 +11,7 @@ from pathlib import Path
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.eventlog.port import EventLog, LogUnusable
 
-__all__ = ["open_log", "upgrade_log"]
+__all__ = ["file_of", "is_exported", "open_log", "upgrade_log"]
 
 FORMS = "sqlite:///FILE, FILE.db, FILE.sqlite, postgresql://..., memory:, or an exported FILE.jsonl or FILE.jsonl.gz"
 _DATABASE_FILES = (".db", ".sqlite", ".sqlite3")
@@ -57,6 +57,21 @@ def upgrade_log(url: str) -> None:
     from controlplane.eventlog.sqlite import upgrade_sqlite
 
     upgrade_sqlite(_sqlite_path(url))
+
+
+def file_of(url: str) -> Path | None:
+    """The file that a URL names; ``None`` for a log in memory or on a server.
+
+    Raises :class:`LogUnusable` for what names no log.
+    """
+    if url == "memory:" or _is_postgresql(url):
+        return None
+    return Path(url) if is_exported(url) else _sqlite_path(url)
+
+
+def is_exported(url: str) -> bool:
+    """Whether a URL names an exported file, which is never appended to."""
+    return url.endswith(_EXPORTED_FILES)
 
 
 def _is_postgresql(url: str) -> bool:

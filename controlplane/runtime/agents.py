@@ -52,7 +52,9 @@ class OpenAgent(Protocol):
         runs: Callable[[int], tuple[int | None, LeasePhase]] | None = None,
     ) -> ClusterAgent:
         """``config`` is the adapter's own section. ``runs`` tells a simulated cluster how long a job really runs and
-        how it ends; real clusters find out for themselves."""
+        how it ends; real clusters find out for themselves.
+
+        Raises ``ValueError``, in one sentence, for settings that the adapter does not understand."""
 
 
 class NoAgent(Exception):

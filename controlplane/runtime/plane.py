@@ -11,6 +11,7 @@ from controlplane.domain.codec import decode
 from controlplane.domain.events import Event, PolicyActivated, Ticked
 from controlplane.eventlog.port import Entry, EventLog, Head, Snapshot
 from controlplane.domain.version import CORE
+from controlplane.policy.rules import BundleRules
 from controlplane.runtime.entries import entry_of
 from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.decide import decide
@@ -40,6 +41,11 @@ class ControlPlane:
     def head(self) -> Head:
         """The end of the log as this plane knows it."""
         return self._head
+
+    @property
+    def rules(self) -> BundleRules:
+        """The active rules, with their counters."""
+        return self._rulebook.active(self.state)
 
     def record(self, events: Sequence[tuple[Event, str]], now_ms: int) -> Recorded:
         """Append inputs, each with its actor, and fold them: all or none.

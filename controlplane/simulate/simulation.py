@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from controlplane.audit.figures import Figures
 from controlplane.domain.events import (
     BudgetConfigured,
@@ -28,7 +30,7 @@ from controlplane.runtime.agents import ClusterAgent, find_agents
 from controlplane.runtime.outbox import Outbox
 from controlplane.runtime.plane import ControlPlane, Recorded
 from controlplane.scheduler.invariants import check_all
-from controlplane.simulate.world import World, cluster_config, jobs_of
+from controlplane.simulate.world import World, WorldFault, cluster_config, jobs_of, place_in
 
 Progress = Callable[[int, int, int], None]
 """(jobs that arrived, jobs in all, virtual milliseconds)."""
@@ -53,8 +55,8 @@ class Simulation:
     """One run of one world on an empty log."""
 
     def __init__(self, world: World, world_file: Path, bundle: Bundle, log: EventLog) -> None:
-        """Raises :class:`~controlplane.intake.traces.IntakeError` for a workload that cannot be read, and the
-        adapter's own error for settings that it does not understand; nothing has been written then."""
+        """Raises :class:`~controlplane.intake.traces.IntakeError` for a workload that cannot be read, and
+        :class:`WorldFault` for settings that an adapter does not understand; nothing has been written then."""
         self._world = world
         self._bundle = bundle
         self._jobs = jobs_of(world, world_file)
@@ -82,9 +84,12 @@ class Simulation:
             return self._runs[job]
 
         agents: list[ClusterAgent] = []
-        for cluster in self._world.clusters:
+        for number, cluster in enumerate(self._world.clusters):
             config: Mapping[str, object] = cluster_config(cluster, world_file)
-            agents.append(open_agent(cluster.spec(), config, runs=run_of))
+            try:
+                agents.append(open_agent(cluster.spec(), config, runs=run_of))
+            except ValueError as error:
+                raise WorldFault(f"{_blamed(error, world_file, number)}: {error}") from error
         return agents
 
     def run(self, progress: Progress | None = None) -> Outcomes:
@@ -178,6 +183,13 @@ class Simulation:
         """Whether passing time alone can still change something: rent, or jobs that will give up or may yet burst."""
         state = self._plane.state
         return bool(state.requests or state.pending[0])
+
+
+def _blamed(error: ValueError, world_file: Path, cluster: int) -> str:
+    """The line of a cluster's settings that its adapter refuses."""
+    cause = error.__cause__
+    inside = cause.errors(include_url=False)[0]["loc"] if isinstance(cause, ValidationError) else ()
+    return place_in(world_file, ("clusters", cluster, "config", *inside))
 
 
 def _submission(job: TraceJob) -> JobSubmitted:

@@ -130,7 +130,8 @@ def read_world(path: Path) -> World:
         raise WorldFault(f"{path}: cannot be read: {what}; name a world file") from error
     root, problems = parse_yaml(str(path), text)
     if problems:
-        raise WorldFault(str(problems[0]))
+        problem = problems[0]
+        raise WorldFault(f"{path}:{problem.line}:{problem.column}: {problem.message}; correct it")
     if root is None or not isinstance(plain := plain_value(root), dict):
         raise WorldFault(f"{path}:1: a world is a map of name, clusters, queues and workload; the file holds none")
     try:
@@ -141,6 +142,12 @@ def read_world(path: Path) -> World:
         line = _line(root, first["loc"])
         what = first["msg"].removeprefix("Value error, ")
         raise WorldFault(f"{path}:{line}: {where or 'world'}: {what[:1].lower()}{what[1:]}; correct it") from error
+
+
+def place_in(world_file: Path, loc: Sequence[str | int]) -> str:
+    """``file:line`` of the deepest part of a path, such as ``clusters``, 0, ``config``, that stands in a world file."""
+    root, _ = parse_yaml(str(world_file), world_file.read_text(encoding="utf-8"))
+    return f"{world_file}:{_line(root, loc)}" if root is not None else str(world_file)
 
 
 def _line(node: Node, loc: Sequence[str | int]) -> int:

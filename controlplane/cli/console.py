@@ -1,0 +1,96 @@
+"""What goes to the terminal: one JSON object or words and tables on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+PATIENCE_S = 2.0
+"""What is done sooner shows no bar."""
+WIDE = 200
+"""Columns where standard output is no terminal, so that no table is cut."""
+
+Report = Callable[[int, int], None]
+"""(done, in all)."""
+
+
+def print_json(answer: Mapping[str, object]) -> None:
+    """The one object of ``--json``."""
+    print(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def console() -> Console:
+    """Standard output for words and tables."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False, soft_wrap=False)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """A table. A column whose name ends with ``>`` holds figures, set flush right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console().print(table)
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool) -> Iterator[Report | None]:
+    """A bar on standard error for what takes longer than :data:`PATIENCE_S`; ``None`` where nobody would see it."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    bar = _Bar(what)
+    try:
+        yield bar.show
+    finally:
+        bar.close()
+
+
+class _Bar:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._begun = time.monotonic()
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def show(self, done: int, total: int) -> None:
+        """So much of so much is done."""
+        if self._shown is None:
+            if time.monotonic() - self._begun < PATIENCE_S:
+                return
+            self._shown = self._open()
+        bar, task = self._shown
+        bar.update(task, completed=done, total=total)
+
+    def _open(self) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        bar.start()
+        return bar, bar.add_task(self._what, total=None)
+
+    def close(self) -> None:
+        """Take it away."""
+        if self._shown is not None:
+            self._shown[0].stop()

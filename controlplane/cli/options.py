@@ -1,0 +1,90 @@
+"""Options that several commands share, and how a job and a moment are written."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controlplane.cli.faults import WrongUse
+
+if TYPE_CHECKING:
+    from controlplane.eventlog.port import EventLog
+
+LogUrl = Annotated[
+    str,
+    typer.Option(
+        "--log",
+        metavar="URL",
+        envvar="TIDEGATE_LOG",
+        help="FILE.db, sqlite:///FILE, postgresql://..., or an exported FILE.jsonl[.gz].",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object on standard output.")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="POSITION|TIME",
+        help="A position, or a time of the log's clock: 14:30:00, '1d 02:00:00', 90m, 2h30m, 2026-01-31T12:00:00Z.",
+        show_default=False,
+    ),
+]
+
+_CLOCK = re.compile(r"(?:(\d+)d ?)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_SPAN = re.compile(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)(?:m|min))? ?(?:(\d+)s)?")
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
+
+
+def open_for_reading(url: str) -> EventLog:
+    """The log that a URL names, as it stands. Raises what :func:`controlplane.eventlog.open_log` raises."""
+    from controlplane.eventlog import open_log
+
+    return open_log(url, create=False, read_only=True)
+
+
+def job_number(text: str) -> int:
+    """The job that a person names: ``j123`` or ``123``."""
+    found = re.fullmatch(r"j?([1-9][0-9]{0,17})", text)
+    if found is None:
+        raise WrongUse(f"{text!r} names no job; jobs are called j1, j2, ... (`tidegate jobs` lists them)")
+    return int(found.group(1))
+
+
+def instant_ms(text: str) -> int | None:
+    """A time of the log's clock in milliseconds; ``None`` if the text is none."""
+    for pattern in (_CLOCK, _SPAN):
+        found = pattern.fullmatch(text.strip())
+        if found is not None and any(found.groups()):
+            return sum(int(part or 0) * unit for part, unit in zip(found.groups(), _UNITS_MS, strict=True))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1_000)
+
+
+def position_of(log: EventLog, at: str | None) -> int | None:
+    """The position that ``--at`` names; ``None`` for the head."""
+    if at is None:
+        return None
+    head = log.head().position
+    if at.isdecimal():
+        position = int(at)
+        if not 1 <= position <= head:
+            raise WrongUse(f"--at {at}: the log has positions 1 to {head}")
+        return position
+    at_ms = instant_ms(at)
+    if at_ms is None:
+        raise WrongUse(f"--at {at!r} is neither a position nor a time; write 1234, 14:30:00, 90m or 2h30m")
+    from controlplane.audit.why import position_at
+
+    position = position_at(log, at_ms)
+    if position == 0:
+        raise WrongUse(f"--at {at!r}: the log begins after that time")
+    return position

@@ -1,0 +1,55 @@
+"""The state at one position of a log, for the commands that show it. It reads and folds; it never decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.cli.console import Report
+
+if TYPE_CHECKING:
+    from controlplane.eventlog.port import EventLog, Head
+    from controlplane.scheduler.state import State
+
+STEP = 2_000
+"""Records between two reports of progress."""
+
+
+def state_at(log: EventLog, position: int | None, show: Report | None) -> tuple[State, Head]:
+    """The state after the record at ``position`` (``None``: the head), from the newest snapshot before it.
+
+    Raises :class:`~controlplane.eventlog.port.LogDamaged` for a record that cannot follow what stands before it, and
+    :class:`~controlplane.domain.codec.UnknownEvent` for a log of a newer version.
+    """
+    from controlplane.domain.codec import MalformedEvent, decode
+    from controlplane.eventlog.port import Head, LogDamaged
+    from controlplane.scheduler.fold import apply
+
+    end = log.head().position if position is None else position
+    state, head = _from_snapshot(log, end)
+    for record in log.read(head.position, end):
+        try:
+            apply(state, record.position, decode(record.type, record.payload))
+        except MalformedEvent as error:
+            raise LogDamaged(record.position, str(error)) from error
+        except (KeyError, ValueError, AssertionError, IndexError) as error:
+            raise LogDamaged(record.position, f"{record.type} does not follow from what stands before it") from error
+        head = Head(record.position, record.digest)
+        if show is not None and record.position % STEP == 0:
+            show(record.position, end)
+    return state, head
+
+
+def _from_snapshot(log: EventLog, end: int) -> tuple[State, Head]:
+    from controlplane.domain.version import CORE
+    from controlplane.eventlog.port import EMPTY, Head
+    from controlplane.scheduler.snapshot import restore
+    from controlplane.scheduler.state import State
+
+    for snapshot in log.snapshots(CORE):
+        if snapshot.position > end:
+            continue
+        try:
+            return restore(snapshot.body), Head(snapshot.position, snapshot.digest)
+        except (KeyError, ValueError, TypeError, IndexError):  # of another build: the log itself says the same, slower
+            continue
+    return State(), EMPTY

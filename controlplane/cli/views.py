@@ -1,0 +1,369 @@
+"""``tidegate top``, ``jobs``, ``queues`` and ``clusters``: what a log says is so, at its head or before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controlplane.cli.console import print_json, print_table, progress
+from controlplane.cli.faults import DONE, WrongUse
+from controlplane.cli.options import At, Json, LogUrl, open_for_reading, position_of
+from controlplane.cli.words import gpus, money, percent, span
+
+if TYPE_CHECKING:
+    from controlplane.eventlog.port import Head
+    from controlplane.scheduler.quota import QueueNode
+    from controlplane.scheduler.state import BudgetAccount, Job, State
+
+Row = dict[str, object]
+
+
+def top(log: LogUrl, at: At = None, json: Json = False) -> int:
+    """Show everything at a glance.
+
+    Clusters, queues, budgets, and who waits longest.
+    """
+    view = _view(log, at, quiet=json)
+    waiting = _waiting(view.state)[:5]
+    if json:
+        parts = {"clusters": view.clusters(), "queues": view.queues(), "budgets": view.budgets()}
+        print_json({**view.head_dict(), **parts, "longest_waiting": view.listed(waiting)})
+        return DONE
+    view.print_head()
+    _print_clusters(view.clusters())
+    print()
+    _print_queues(view.queues())
+    if view.state.budgets:
+        print()
+        _print_budgets(view.budgets())
+    if waiting:
+        print()
+        _print_jobs(view.listed(waiting))
+    return DONE
+
+
+def jobs(
+    log: LogUrl,
+    at: At = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most so many.")] = 50,
+    json: Json = False,
+) -> int:
+    """List the jobs that have not ended.
+
+    Those that wait stand first, in order of arrival, then those that run; of all others it is said how they ended.
+    """
+    view = _view(log, at, quiet=json)
+    if queue is not None and queue not in view.state.queues:
+        known = ", ".join(sorted(view.state.queues)) or "none"
+        raise WrongUse(f"--queue {queue!r}: the log has no such queue (it has: {known})")
+    held = sorted((job for job in view.state.jobs.values() if job.lease is not None), key=lambda job: job.id)
+    live = [job for job in [*_waiting(view.state), *held] if queue is None or job.cls.spec.queue == queue]
+    listed = view.listed(live[:limit])
+    if json:
+        print_json({**view.head_dict(), "live": len(live), "listed": listed})
+        return DONE
+    view.print_head()
+    _print_jobs(listed)
+    if len(live) > len(listed):
+        print(f"... and {len(live) - len(listed):,} more; --limit {len(live)} shows all")
+    return DONE
+
+
+def queues(log: LogUrl, at: At = None, json: Json = False) -> int:
+    """Show the tree of queues.
+
+    What each uses, what it is entitled to, and what waits in it. Figures of a queue include all below it.
+    """
+    view = _view(log, at, quiet=json)
+    if json:
+        print_json({**view.head_dict(), "queues": view.queues()})
+    else:
+        view.print_head()
+        _print_queues(view.queues())
+    return DONE
+
+
+def clusters(log: LogUrl, at: At = None, json: Json = False) -> int:
+    """Show the clusters.
+
+    Their nodes, what is in use, and what is rented or on its way.
+    """
+    view = _view(log, at, quiet=json)
+    if json:
+        print_json({**view.head_dict(), "clusters": view.clusters()})
+    else:
+        view.print_head()
+        _print_clusters(view.clusters())
+    return DONE
+
+
+def _view(log: str, at: str | None, *, quiet: bool) -> _View:
+    from controlplane.cli.past import state_at
+
+    with open_for_reading(log) as opened, progress("reading", quiet=quiet) as show:
+        state, head = state_at(opened, position_of(opened, at), show)
+    return _View(state, head)
+
+
+def _waiting(state: State) -> list[Job]:
+    """Those without a lease, in order of arrival."""
+    return sorted((job for job in state.jobs.values() if job.lease is None), key=lambda job: (job.submitted_ms, job.id))
+
+
+# --- what a state says, JSON-ready ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A state and where it was taken."""
+
+    state: State
+    head: Head
+
+    def head_dict(self) -> Row:
+        """What every answer begins with. ``position`` and ``digest`` are of the record it was taken at."""
+        state = self.state
+        return {
+            "ok": True,
+            "digest": self.head.digest,
+            "position": self.head.position,
+            "events": self.head.position,
+            "virtual_s": state.now_ms / 1_000,
+            "policy": {"name": state.policy_name, "digest": state.policy_digest},
+            "jobs": self.phases(),
+            "placements": state.counts.placements,
+        }
+
+    def phases(self) -> dict[str, int]:
+        """Jobs by phase, those that have ended included."""
+        from controlplane.scheduler.state import Phase
+
+        state, counts = self.state, self.state.counts
+        live = {str(phase): 0 for phase in Phase}
+        for job in state.jobs.values():
+            live[str(job.phase)] += 1
+        ended = ("finished", "failed", "cancelled", "expired", "refused")
+        return {**live, **{outcome: int(getattr(counts, outcome)) for outcome in ended}}
+
+    def print_head(self) -> None:
+        """Where and when this is, and the counts of jobs."""
+        from controlplane.audit.sentences import duration
+
+        where = f"Position {self.head.position:,}, {duration(self.state.now_ms)} on the log's clock"
+        policy = f", policy {self.state.policy_name}" if self.state.policy_name else ""
+        counts = ", ".join(f"{count:,} {phase}" for phase, count in self.phases().items() if count)
+        print(f"{where}{policy}\nJobs: {counts or 'none'}\n")
+
+    def queues(self) -> list[Row]:
+        """The tree, parents before children."""
+        waits = self._oldest_ms()
+        return [self._queue(node, waits) for node in _tree_order(self.state.tree.root)]
+
+    def _queue(self, node: QueueNode, oldest_ms: Mapping[str, int]) -> Row:
+        state = self.state
+        spec = node.spec
+        assert spec is not None, "only the root has no specification"
+        nominal: dict[str, int] = {}
+        for quotas in spec.quotas.values():
+            for resource, quota in quotas.items():
+                nominal[resource] = nominal.get(resource, 0) + quota.nominal
+        return {
+            "queue": node.name,
+            "parent": spec.parent,
+            "depth": len(node.path) - 2,
+            "weight": spec.weight,
+            "held": node.is_held,
+            "used": dict(sorted(state.used[node.index].items())),
+            "nominal": dict(sorted(nominal.items())),
+            "running": state.running[node.index],
+            "waiting": state.pending[node.index],
+            "oldest_wait_ms": state.now_ms - oldest_ms[node.name] if node.name in oldest_ms else None,
+        }
+
+    def _oldest_ms(self) -> dict[str, int]:
+        """When the longest waiting job of each queue was submitted, all below included."""
+        oldest: dict[str, int] = {}
+        for job in _waiting(self.state):
+            node = self.state.tree.by_name.get(job.cls.spec.queue)
+            for up in node.path if node is not None else ():
+                oldest.setdefault(up.name, job.submitted_ms)
+        return oldest
+
+    def clusters(self) -> list[Row]:
+        """In the order in which they were configured."""
+        return [self._cluster(name) for name in self.state.clusters]
+
+    def _cluster(self, name: str) -> Row:
+        from controlplane.domain.clusters import NodeState
+        from controlplane.domain.quantities import GPU, MILLI
+
+        state = self.state
+        nodes = [node for node in state.nodes.values() if node.build.cluster == name]
+        there = [node for node in nodes if node.state is not NodeState.LOST]
+        leases = [lease for lease in state.leases.values() if lease.cluster == name]
+        requests = [request for request in state.requests.values() if request.cluster == name]
+        return {
+            "cluster": name,
+            "site": str(state.clusters[name].site),
+            "nodes": {str(kind): sum(node.state is kind for node in nodes) for kind in NodeState},
+            "gpus_milli": sum(node.build.gpus for node in there) * MILLI,
+            "gpus_used_milli": sum(dict(lease.job.cls.resources).get(GPU, 0) for lease in leases),
+            "leases": len(leases),
+            "requests": _count(str(request.phase) for request in requests),
+            "promised_micro_usd": sum(request.promised_micro_usd for request in requests),
+        }
+
+    def budgets(self) -> list[Row]:
+        """What each budget has left in the window that the state stands in."""
+        return [self._budget(account) for account in self.state.budgets.values()]
+
+    def _budget(self, account: BudgetAccount) -> Row:
+        window = account.window(self.state.now_ms)
+        return {
+            "budget": account.spec.name,
+            "queue": account.spec.queue,
+            "limit_micro_usd": account.spec.limit_micro_usd,
+            "spent_micro_usd": account.settled.get(window, 0),
+            "promised_micro_usd": account.promised.get(window, 0),
+            "left_micro_usd": account.left(self.state.now_ms),
+            "window_ends_ms": (window + 1) * account.spec.window_ms,
+        }
+
+    def listed(self, live: Iterable[Job]) -> list[Row]:
+        """Jobs one by one."""
+        return [self._job(job) for job in live]
+
+    def _job(self, job: Job) -> Row:
+        from controlplane.domain.ids import JobId, job_label
+
+        lease = self.state.leases.get(job.lease) if job.lease is not None else None
+        spec = job.cls.spec
+        return {
+            "job": job_label(JobId(job.id)),
+            "name": job.name,
+            "queue": spec.queue,
+            "user": spec.user,
+            "priority": spec.priority,
+            "phase": str(job.phase),
+            "members": job.cls.facts.members,
+            "gpus_milli": job.cls.facts.gpus_milli,
+            "attempts": job.attempts,
+            "age_ms": self.state.now_ms - job.submitted_ms,
+            "cluster": lease.cluster if lease is not None else None,
+        }
+
+
+def _count(names: Iterable[str]) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for name in names:
+        counted[name] = counted.get(name, 0) + 1
+    return counted
+
+
+def _tree_order(root: QueueNode) -> list[QueueNode]:
+    """Depth first, children by name, without the root."""
+    ordered: list[QueueNode] = []
+    stack = list(reversed(root.children))
+    while stack:
+        node = stack.pop()
+        ordered.append(node)
+        stack.extend(reversed(node.children))
+    return ordered
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+Cell = Callable[[Row], str]
+
+
+def _print_rows(columns: Sequence[tuple[str, Cell]], rows: Sequence[Row], nothing: str) -> None:
+    if not rows:
+        print(nothing)
+        return
+    print_table([name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+
+
+def _int(row: Row, key: str) -> int:
+    value = row[key]
+    assert isinstance(value, int), f"{key} is a number"
+    return value
+
+
+def _of(row: Row, key: str, name: str) -> int:
+    table = row[key]
+    assert isinstance(table, dict), f"{key} is a table"
+    return int(table.get(name, 0))
+
+
+def _print_queues(rows: Sequence[Row]) -> None:
+    def entitled(row: Row) -> str:
+        nominal = _of(row, "nominal", "gpu")
+        return gpus(nominal) if nominal else "-"
+
+    columns: list[tuple[str, Cell]] = [
+        ("queue", lambda row: "  " * _int(row, "depth") + str(row["queue"]) + (" (held)" if row["held"] else "")),
+        ("weight>", lambda row: str(row["weight"])),
+        ("GPUs>", lambda row: gpus(_of(row, "used", "gpu"))),
+        ("nominal>", entitled),
+        ("running>", lambda row: f"{_int(row, 'running'):,}"),
+        ("waiting>", lambda row: f"{_int(row, 'waiting'):,}"),
+        ("oldest wait>", lambda row: span(_int(row, "oldest_wait_ms")) if row["oldest_wait_ms"] is not None else "-"),
+    ]
+    _print_rows(columns, rows, "No queues are configured.")
+
+
+def _print_clusters(rows: Sequence[Row]) -> None:
+    def others(row: Row) -> str:
+        counts = [(kind, _of(row, "nodes", kind)) for kind in ("cordoned", "lost")]
+        return ", ".join(f"{count} {kind}" for kind, count in counts if count) or "-"
+
+    def requested(row: Row) -> str:
+        table = row["requests"]
+        assert isinstance(table, dict)
+        return ", ".join(f"{table[phase]} {phase}" for phase in sorted(table)) or "-"
+
+    columns: list[tuple[str, Cell]] = [
+        ("cluster", lambda row: str(row["cluster"])),
+        ("site", lambda row: str(row["site"])),
+        ("nodes>", lambda row: f"{_of(row, 'nodes', 'ready'):,}"),
+        ("not ready>", others),
+        ("GPUs>", lambda row: gpus(_int(row, "gpus_milli"))),
+        ("in use>", lambda row: gpus(_int(row, "gpus_used_milli"))),
+        (">", lambda row: percent(_int(row, "gpus_used_milli"), _int(row, "gpus_milli"))),
+        ("leases>", lambda row: f"{_int(row, 'leases'):,}"),
+        ("requests", requested),
+        ("promised>", lambda row: money(_int(row, "promised_micro_usd")) if row["promised_micro_usd"] else "-"),
+    ]
+    _print_rows(columns, rows, "No clusters are configured.")
+
+
+def _print_budgets(rows: Sequence[Row]) -> None:
+    columns: list[tuple[str, Cell]] = [
+        ("budget", lambda row: str(row["budget"])),
+        ("queue", lambda row: str(row["queue"] or "all")),
+        ("limit>", lambda row: money(_int(row, "limit_micro_usd"))),
+        ("spent>", lambda row: money(_int(row, "spent_micro_usd"))),
+        ("promised>", lambda row: money(_int(row, "promised_micro_usd"))),
+        ("left>", lambda row: money(_int(row, "left_micro_usd"))),
+    ]
+    _print_rows(columns, rows, "No budgets are configured.")
+
+
+def _print_jobs(rows: Sequence[Row]) -> None:
+    columns: list[tuple[str, Cell]] = [
+        ("job", lambda row: str(row["job"])),
+        ("name", lambda row: str(row["name"])),
+        ("queue", lambda row: str(row["queue"])),
+        ("user", lambda row: str(row["user"])),
+        ("priority>", lambda row: str(row["priority"])),
+        ("GPUs>", lambda row: gpus(_int(row, "gpus_milli"))),
+        ("members>", lambda row: f"{_int(row, 'members'):,}"),
+        ("phase", lambda row: str(row["phase"])),
+        ("cluster", lambda row: str(row["cluster"] or "-")),
+        ("age>", lambda row: span(_int(row, "age_ms"))),
+    ]
+    _print_rows(columns, rows, "No job is waiting or running.")
