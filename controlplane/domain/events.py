@@ -241,6 +241,35 @@ class LeaseRevoked(Event):
     AUTHOR = Author.DECIDED
     lease: str
     cause: str
+    """``cancelled``, ``node-lost``, ``deadline``, ``preempted`` (by priority) or ``reclaimed`` (by the owner of quota)."""
+    for_job: int | None = None
+    """The job to which its room is promised."""
+    grace_ms: Millis | None = None
+    rule: str | None = None
+    """``file:line`` of the rule that made it a victim."""
+
+
+class RoomPromised(Event):
+    """A job will have this placement as soon as the leases that stand in the way have ended. What of it is free, and
+    what becomes free of it, is held for the job until then."""
+
+    TYPE = "room_promised/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    cluster: str
+    members: tuple[Member, ...]
+    victims: tuple[str, ...]
+    rule: str | None = None
+    """``file:line`` of the rule that let the job preempt."""
+
+
+class PromiseReleased(Event):
+    """Room that was promised is held no longer: the job is gone, or the room is."""
+
+    TYPE = "promise_released/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    cause: str
 
 
 class JobRequeued(Event):
@@ -327,8 +356,11 @@ class CycleDecided(Event):
     reask_ms: Millis | None = None
     """When a cycle is due by time alone, because a rule that looks at the time kept a job at home or a budget's window
     will turn."""
+    searched_ms: Millis | None = None
+    """When victims were last looked for on behalf of everybody; ``None`` if that has not been since the last time."""
     faults: tuple[str, ...] = ()
-    """Rules that erred in this cycle (each failed closed), one sentence each."""
+    """Rules that erred behind this cycle's decisions (each failed closed), one sentence each; sorted. What an earlier
+    cycle reported of the same policy is not reported again."""
 
 
 EVENTS: tuple[type[Event], ...] = (
@@ -345,6 +377,8 @@ EVENTS: tuple[type[Event], ...] = (
     JobRefused,
     LeaseGranted,
     LeaseRevoked,
+    RoomPromised,
+    PromiseReleased,
     JobRequeued,
     JobEnded,
     JobsWaiting,

@@ -7,7 +7,18 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from controlplane.domain.model import Model
-from controlplane.domain.quantities import MAX_GPUS_PER_NODE, MAX_MEMBERS, MILLI, Amount, Millis, Name
+from controlplane.domain.quantities import (
+    CPU,
+    MAX_AMOUNT,
+    MAX_GPUS_PER_NODE,
+    MAX_MEMBERS,
+    MEMORY,
+    MAX_MS,
+    MILLI,
+    Amount,
+    Millis,
+    Name,
+)
 
 Labels = dict[Annotated[str, Field(min_length=1, max_length=253)], Annotated[str, Field(max_length=1_024)]]
 
@@ -49,7 +60,11 @@ class JobSpec(Model):
     wait_limit_ms: Millis | None = None
     """Give up when not started this long after submission; 0 means now or never, ``None`` means wait for ever."""
     max_attempts: Annotated[int, Field(ge=1, le=1_000, strict=True)] = 3
-    """Starts in all, after failures and losses of nodes."""
+    """Starts in all, after failures and losses of nodes; being preempted does not count."""
+    grace_ms: Millis = 30_000
+    """Between the signal to stop (time for a checkpoint) and the end, when it is preempted or cancelled."""
+    checkpoint_every_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
+    """How often it saves its work by itself; ``None`` saves nothing until it ends."""
 
     @model_validator(mode="after")
     def _roles_are_distinct_and_bounded(self) -> Self:
@@ -58,7 +73,20 @@ class JobSpec(Model):
             raise ValueError("two roles of one job have the same name")
         if self.members > MAX_MEMBERS:
             raise ValueError(f"a gang has at most {MAX_MEMBERS:,} members, this one has {self.members:,}")
+        for name, amount in self._totals().items():
+            if amount > MAX_AMOUNT:
+                raise ValueError(f"the gang asks for {amount:,} of {name} in all, more than {MAX_AMOUNT:,}")
         return self
+
+    def _totals(self) -> dict[str, int]:
+        """What the whole gang asks for, for the resources whose amounts a client chooses freely."""
+        totals = {CPU: 0, MEMORY: 0}
+        for role in self.roles:
+            totals[CPU] += role.count * role.cpu_milli
+            totals[MEMORY] += role.count * role.memory_bytes
+            for name, amount in role.other.items():
+                totals[name] = totals.get(name, 0) + role.count * amount
+        return totals
 
     @property
     def members(self) -> int:

@@ -80,7 +80,8 @@ class Agenda:
     def __init__(self, state: State, rules: Rules) -> None:
         self.rules = rules
         self.faults: dict[str, None] = {}
-        """Sentences of rules that erred since the last cycle ended, in order of appearance."""
+        """Sentences of the rules that erred behind something that was decided, for as long as the agenda lives. A cycle
+        reports those that the log does not have yet."""
         self.groups: list[dict[int, Group]] = [{} for _ in state.tree.nodes]
         self._needs: dict[tuple[int, tuple[object, ...]], Need] = {}
         self._class_needs: dict[int, tuple[Need, ...]] = {}
@@ -233,7 +234,7 @@ class Agenda:
         key = (id(ask), read)
         found = self._needs.get(key)
         if found is None:
-            found = self._needs[key] = Need(ask, facts, state.kinds, self.rules, self.faults)
+            found = self._needs[key] = Need(ask, facts, state.kinds, self.rules)
         return found
 
 

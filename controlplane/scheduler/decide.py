@@ -370,6 +370,10 @@ class _Cycle:
             order = {ask.role.name: at for at, ask in enumerate(job.cls.asks)}
             seats = sorted(seats, key=lambda seat: (order[seat.need.ask.role.name], seat.ordinal))
         first = seats[0]
+        for seat in seats:
+            fault = seat.need.fault(seat.kind_before)
+            if fault is not None:
+                self._agenda.faults[fault] = None
         return LeaseGranted(
             lease=lease_id(JobId(job.id), attempt),
             job=job.id,
@@ -457,7 +461,7 @@ class _Cycle:
         refused: Tally | None = None
         if refusal.reason >= Reason.NO_NODE_OF_MODEL and refusal.reason not in (Reason.QUEUE_HELD, Reason.QUOTA):
             need = self._agenda.needs_of(self._state, head)[0]
-            refused = tally(need, self._state.kinds, self._draft.column.kinds)
+            refused = tally(need, self._state.kinds, self._draft.column.kinds, self._agenda.faults)
         return JobsWaiting(
             queue=group.queue.name,
             head=head.id,
@@ -483,8 +487,7 @@ class _Cycle:
 
     def close(self) -> tuple[Decision, ...]:
         """The cycle's own record, last."""
-        faults = tuple(self._agenda.faults)
-        self._agenda.faults.clear()
+        faults = tuple(sorted(fault for fault in self._agenda.faults if fault not in self._state.faults))
         record = CycleDecided(
             cycle=self._state.cycle + 1,
             now_ms=self._state.now_ms,

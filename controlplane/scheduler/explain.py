@@ -67,7 +67,7 @@ def _role(need: Need, state: State, agenda: Agenda, column: Column) -> RoleStand
         role=need.ask.role.name,
         members=need.ask.role.count,
         would_fit=_would_fit(need, state, column.copy()),
-        tally=tally(need, state.kinds, column),
+        tally=tally(need, state.kinds, column, {}),
         nearest=agenda.names[row] if row is not None else None,
         lacks=lacks,
     )

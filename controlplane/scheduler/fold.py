@@ -458,6 +458,8 @@ def _policy_activated(state: State, event: PolicyActivated) -> None:
     state.policy_digest = event.digest
     state.policy_name = event.name
     state.policy_files = event.files
+    state.faults = {}
+    state.agenda = None
     state.freed += 1
 
 
@@ -473,6 +475,7 @@ def _ticked(state: State, event: Ticked) -> None:
 def _cycle_decided(state: State, event: CycleDecided) -> None:
     state.cycle = event.cycle
     state.reask_ms = event.reask_ms
+    state.faults.update(dict.fromkeys(event.faults))
     for job in state.arrivals:
         if job.phase is Phase.SUBMITTED:
             job.phase = Phase.WAITING

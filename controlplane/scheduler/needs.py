@@ -15,7 +15,7 @@ from controlplane.domain.quantities import MILLI
 from controlplane.scheduler.facts import CandidateFacts, JobFacts
 from controlplane.scheduler.kinds import Kind, KindTable, facts_after
 from controlplane.scheduler.lottery import lottery
-from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Ask
 
 UNKNOWN = -(2**63)
@@ -48,17 +48,21 @@ class NodeColumn:
 
 
 class Need:
-    """One role's demand on a node. ``faults`` collects rules that erred, to be reported by the cycle."""
+    """One role's demand on a node.
 
-    def __init__(self, ask: Ask, job: JobFacts, kinds: KindTable, rules: Rules, faults: dict[str, None]) -> None:
+    A rule that errs on a kind makes it ineligible, or the worst. That is found once and kept, so that it is not reported
+    when it is found (a plane that was started anew finds it again) but with the decision that it is behind: by
+    :func:`tally` and :meth:`fault`.
+    """
+
+    def __init__(self, ask: Ask, job: JobFacts, kinds: KindTable, rules: Rules) -> None:
         self.ask = ask
         self.job = job
         self._kinds = kinds
         self._rules = rules
-        self._faults = faults
         self._scores: Scores = np.full(64, UNKNOWN, dtype=np.int64)
         self._gpus: dict[int, tuple[int, ...]] = {}
-        self._rule: dict[int, str | None] = {}
+        self._best: dict[int, Answer[int]] = {}
         self._rows: Scores = np.zeros(0, dtype=np.int64)
         self._epoch = -1
         self._seen = 0
@@ -112,7 +116,13 @@ class Need:
 
     def rule(self, kind: int) -> str | None:
         """The scoring rule that gave the kind its score."""
-        return self._rule.get(kind)
+        best = self._best.get(kind)
+        return best.rule if best is not None else None
+
+    def fault(self, kind: int) -> str | None:
+        """The fault of the scoring rule, if it erred on the place that a member took on a feasible kind."""
+        best = self._best.get(kind)
+        return best.fault if best is not None else None
 
     def _grow(self) -> None:
         grown = np.full(max(2 * len(self._scores), len(self._kinds)), UNKNOWN, dtype=np.int64)
@@ -127,26 +137,23 @@ class Need:
             if self.is_per_node:
                 self._gpus[kind.id] = gpus
                 return 0
-            score = self._score(kind, gpus)
-            if score > best:
-                best = score
-                self._gpus[kind.id] = gpus
+            answer = self._score(kind, gpus)
+            if answer.value > best:
+                best = answer.value
+                self._gpus[kind.id], self._best[kind.id] = gpus, answer
         return best
 
     def is_eligible(self, kind: Kind) -> bool:
         """What the eligibility rules say; false if they err."""
-        answer = self._rules.eligibility(self.job, self.ask.facts, kind.cluster, kind.facts)
-        if answer.fault is not None:
-            self._faults[answer.fault] = None
-        return answer.value
+        return self.eligibility(kind).value
 
-    def _score(self, kind: Kind, gpus: tuple[int, ...], candidate: CandidateFacts | None = None) -> int:
+    def eligibility(self, kind: Kind) -> Answer[bool]:
+        """What the eligibility rules say, and which."""
+        return self._rules.eligibility(self.job, self.ask.facts, kind.cluster, kind.facts)
+
+    def _score(self, kind: Kind, gpus: tuple[int, ...], candidate: CandidateFacts | None = None) -> Answer[int]:
         after = facts_after(kind, self.ask.amounts, gpus)
-        answer = self._rules.scoring(self.ask.facts, kind.cluster, kind.facts, after, candidate)
-        if answer.fault is not None:
-            self._faults[answer.fault] = None
-        self._rule[kind.id] = answer.rule
-        return answer.value
+        return self._rules.scoring(self.ask.facts, kind.cluster, kind.facts, after, candidate)
 
     def best_of_nodes(
         self, job: int, rows: list[int], column: Column, names: list[str]
@@ -159,9 +166,10 @@ class Need:
             for gpus in gpu_candidates(self.ask, kind):
                 gpu = gpus[0] if self.ask.amounts.gpu_milli < MILLI and gpus else -1
                 ticket = lottery(job, names[row], gpu)
-                score = self._score(kind, gpus, CandidateFacts(names[row], gpu, ticket))
-                if score > best:
-                    best, best_row, best_gpus = score, row, gpus
+                answer = self._score(kind, gpus, CandidateFacts(names[row], gpu, ticket))
+                if answer.value > best:
+                    best, best_row, best_gpus = answer.value, row, gpus
+                    self._best[kind.id] = answer
         return best_row, best_gpus
 
 
@@ -207,24 +215,27 @@ def gpu_candidates(ask: Ask, kind: Kind) -> list[tuple[int, ...]]:
     return [(index,) for index, free in enumerate(kind.gpu_free) if free >= ask.amounts.gpu_milli]
 
 
-def tally(need: Need, kinds: KindTable, column: Column) -> Tally:
+def tally(need: Need, kinds: KindTable, column: Column, faults: dict[str, None]) -> Tally:
     """How many nodes were refused for what; each node counts once, at the first cause that holds in the order of
-    :class:`~controlplane.domain.events.Tally`'s own fields."""
+    :class:`~controlplane.domain.events.Tally`'s own fields. ``faults`` takes the eligibility rules that erred."""
     counts: dict[str, int] = {}
     present, numbers = np.unique(column, return_counts=True)
     for id_, number in zip(present.tolist(), numbers.tolist(), strict=True):
-        cause = _first_cause(need, kinds.kinds[id_])
+        cause = _first_cause(need, kinds.kinds[id_], faults)
         counts[cause] = counts.get(cause, 0) + number
     return Tally(nodes=int(column.size), **counts)
 
 
-def _first_cause(need: Need, kind: Kind) -> str:
+def _first_cause(need: Need, kind: Kind, faults: dict[str, None]) -> str:
     ask, build, amounts = need.ask, kind.build, need.ask.amounts
     if ask.models and build.gpu_model not in ask.models:
         return "wrong_model"
     if not could_ever_fit(ask, kind):
         return "too_small"
-    if not need.is_eligible(kind):
+    eligible = need.eligibility(kind)
+    if not eligible.value:
+        if eligible.fault is not None:
+            faults[eligible.fault] = None
         return "not_eligible"
     if not build.is_open:
         return "cordoned"

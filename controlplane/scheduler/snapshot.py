@@ -46,6 +46,7 @@ def take(state: State) -> bytes:
         "cycle": state.cycle,
         "reask_ms": state.reask_ms,
         "policy": [state.policy_name, state.policy_digest, state.policy_files],
+        "faults": list(state.faults),
         "queues": [_plain(spec) for spec in state.queues.values()],
         "clusters": [_plain(spec) for spec in state.clusters.values()],
         "budgets": [
@@ -76,6 +77,7 @@ def restore(body: bytes) -> State:
     state.position, state.now_ms, state.cycle = plain["position"], plain["now_ms"], plain["cycle"]
     state.reask_ms = plain["reask_ms"]
     state.policy_name, state.policy_digest, state.policy_files = plain["policy"]
+    state.faults = dict.fromkeys(plain["faults"])
     state.queues = {spec["name"]: QueueSpec.model_validate(spec) for spec in plain["queues"]}
     state.tree = QueueTree(state.queues)
     state.clusters = {spec["name"]: ClusterSpec.model_validate(spec) for spec in plain["clusters"]}

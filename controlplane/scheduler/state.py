@@ -225,6 +225,8 @@ class State:
         self.policy_digest = ""
         self.policy_name = ""
         self.policy_files: dict[str, str] = {}
+        self.faults: dict[str, None] = {}
+        """Sentences of rules of the active policy that erred, as the cycles reported them: each once."""
         self.queues: dict[str, QueueSpec] = {}
         self.clusters: dict[str, ClusterSpec] = {}
         self.budgets: dict[str, BudgetAccount] = {}

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pytest
 
 from controlplane.domain.clusters import NodeState
@@ -15,10 +18,20 @@ from controlplane.domain.events import (
     JobRefused,
     LeasePhase,
     LeaseRevoked,
+    PolicyActivated,
 )
 from controlplane.domain.quantities import MAX_AMOUNT, MAX_MS
 from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import Role
+from controlplane.scheduler.facts import (
+    CandidateFacts,
+    ClusterFacts,
+    JobFacts,
+    NodeFacts,
+    QueueFacts,
+    RoleFacts,
+)
+from controlplane.scheduler.rules import WORST_SCORE, Answer
 from controlplane.scheduler.snapshot import restore, take
 from controlplane.scheduler.timers import needs_cycle, next_due_ms
 from tests.scheduler.core import GIB, HOUR, Core, gpus, job, offer
@@ -250,3 +263,67 @@ def test_a_rent_beyond_all_bounds_is_not_asked_for(estimate_ms: int, price: int)
     core.cycle(HOUR)
     assert rented(core) == []
     assert core.waiting()[lone].reason == Reason.EXCEEDS_EVERY_NODE
+
+
+# --- rules that err --------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Erring(PlainRules):
+    """Rules of which one point errs."""
+
+    point: str = ""
+
+    def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
+        if self.point == "eligibility" and node.gpus == 4:
+            return Answer(False, "eligibility.yaml:1", "eligibility erred")
+        return Answer(True)
+
+    def job_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        return Answer((0,), None, "ordering.job erred" if self.point == "ordering.job" else None)
+
+    def scoring(
+        self,
+        role: RoleFacts,
+        cluster: ClusterFacts,
+        before: NodeFacts,
+        after: NodeFacts,
+        candidate: CandidateFacts | None,
+    ) -> Answer[int]:
+        if self.point == "scoring":
+            return Answer(WORST_SCORE, None, "scoring erred")
+        return Answer(0)
+
+
+@pytest.mark.parametrize(
+    ("point", "reported"),
+    [
+        ("eligibility", [(), (), ("eligibility erred",)]),
+        ("ordering.job", [("ordering.job erred",), (), ()]),
+        ("scoring", [(), (), ("scoring erred",)]),
+    ],
+)
+def test_a_rule_that_errs_is_reported_once_with_what_was_decided_by_it(
+    point: str, reported: list[tuple[str, ...]]
+) -> None:
+    core = Core(Erring(point=point))
+    core.queue("team")
+    core.home(n1=gpus(4), n2=gpus(4))
+    core.submit(job(5))
+    seen: list[tuple[str, ...]] = []
+    for now_ms in (1, 2, 3):
+        if now_ms == 3:
+            core.submit(job(3))
+        core.cycle(now_ms)
+        seen.append(core.closed.faults)
+    assert seen == reported
+
+
+def test_a_policy_that_is_activated_anew_reports_its_faults_anew() -> None:
+    core = Core(Erring(point="ordering.job"))
+    core.queue("team")
+    core.submit(job(1))
+    core.cycle(1)
+    core.tell(PolicyActivated(name="p", digest="0" * 64, files={}))
+    core.cycle(2)
+    assert core.closed.faults == ("ordering.job erred",)
