@@ -150,7 +150,7 @@ class _Cycle:
             return
         if job.is_cancelled:
             self._emit(JobEnded(job=job.id, outcome="cancelled"))
-        elif job.attempts >= job.cls.spec.max_attempts:
+        elif job.failures >= job.cls.spec.max_attempts:
             self._emit(JobEnded(job=job.id, outcome="failed"))
         elif (homeless := self._homeless(job)) is not None:
             self._emit(JobRefused(job=job.id, reason=int(Reason.UNKNOWN_QUEUE), detail=homeless))
@@ -282,8 +282,9 @@ class _Cycle:
 
     def _take_turn(self, queue: QueueNode, turn: _Turn) -> None:
         entry, group, behind = heapq.heappop(turn.heap)
-        refusal = self._try(entry.job, queue, group)
-        if refusal is None:
+        if entry.id in self._draft.gone:  # onto rented nodes, after it had been lined up
+            self._line_up(turn, group, behind)
+        elif (refusal := self._try(entry.job, queue, group)) is None:
             self._line_up(turn, group, behind)
             for node in queue.path:
                 self._orders[node.index] = None

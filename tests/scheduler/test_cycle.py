@@ -327,3 +327,18 @@ def test_a_policy_that_is_activated_anew_reports_its_faults_anew() -> None:
     core.tell(PolicyActivated(name="p", digest="0" * 64, files={}))
     core.cycle(2)
     assert core.closed.faults == ("ordering.job erred",)
+
+
+def test_a_job_for_which_rent_and_room_at_home_appear_together_is_placed_once() -> None:
+    core = Core(ALWAYS_BURST)
+    core.queue("team")
+    core.home()
+    core.cloud(offer("o", 4_000_000))
+    jobs = [core.submit(job(8)) for _ in range(2)]
+    core.cycle(0)
+    first, _ = rented(core)
+    core.node("c1", gpus(8), cluster="cloud", request=first)
+    core.capacity(first, CapacityPhase.PROVIDED)
+    core.node("n1", gpus(8))
+    core.cycle(1)
+    assert core.placed() == jobs
