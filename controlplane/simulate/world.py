@@ -131,7 +131,8 @@ def read_world(path: Path) -> World:
     root, problems = parse_yaml(str(path), text)
     if problems:
         problem = problems[0]
-        raise WorldFault(f"{path}:{problem.line}:{problem.column}: {problem.message}; correct it")
+        advice = "" if ";" in problem.message else "; correct it"
+        raise WorldFault(f"{path}:{problem.line}:{problem.column}: {problem.message}{advice}")
     if root is None or not isinstance(plain := plain_value(root), dict):
         raise WorldFault(f"{path}:1: a world is a map of name, clusters, queues and workload; the file holds none")
     try:
