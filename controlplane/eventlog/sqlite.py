@@ -175,9 +175,8 @@ def _backend(path: Path, uri: str) -> Backend:
     def fault(error: Exception) -> LogError:
         return _fault(path, error)
 
-    return Backend(
-        _engine(uri, is_new=uri.endswith("=rwc")), f"sqlite:///{path}", "BEGIN IMMEDIATE", _insert, sqlite3.Error, fault
-    )
+    engine = _engine(uri, is_new=uri.endswith("=rwc"))
+    return Backend(engine, f"sqlite:///{path}", BEGIN, _insert, sqlite3.Error, fault)
 
 
 def _engine(uri: str, *, is_new: bool) -> Engine:

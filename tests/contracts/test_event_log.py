@@ -216,6 +216,30 @@ class EventLogContract:
         assert [record.actor for record in log.read()] == [names[at] for at in positions for _ in range(2)]
         assert verify_chain(log).ok
 
+    def test_who_began_to_write_finishes_before_another_may(self, log: EventLog, again: EventLog) -> None:
+        """Kills: a lock that is taken only when the first row goes in; no lock at all."""
+        head = filled(log, 2)
+        outcome: list[Head | HeadMoved] = []
+
+        def intrude() -> None:
+            try:
+                outcome.append(again.append([entry(9)], head))
+            except HeadMoved as error:
+                outcome.append(error)
+
+        intruder = threading.Thread(target=intrude)
+
+        def batches() -> Iterator[list[Entry]]:
+            intruder.start()
+            intruder.join(0.2)  # time enough to slip in, if nothing holds it up
+            yield [entry(5)] * 3
+
+        assert isinstance(log, Importable)
+        assert log.append_all(batches(), head).position == 5
+        intruder.join(30)
+        assert [type(one) for one in outcome] == [HeadMoved]
+        assert log.head().position == 5
+
     def test_a_closed_log_says_so(self, log: EventLog) -> None:
         filled(log, 1)
         log.close()

@@ -206,6 +206,18 @@ def test_a_dropped_last_line_is_named(path: Path) -> None:
     assert damage(path) == (TEN, Kind.MISSING)
 
 
+def test_a_header_that_names_another_digest_is_noticed(path: Path) -> None:
+    """Kills: believing the header; believing the last line."""
+    lines = lines_of(path)
+    header = orjson.loads(lines[0])
+    lines[0] = orjson.dumps({**header, "digest": "0" * 64}) + b"\n"
+    rewrite(path, lines)
+    with open_log(str(path), create=False) as log:
+        found = verify_chain(log).damage
+    assert found is not None
+    assert (found.position, found.kind) == (TEN, Kind.CHANGED)
+
+
 def test_swapped_lines_are_named(path: Path) -> None:
     lines = lines_of(path)
     lines[4], lines[6] = lines[6], lines[4]
