@@ -22,10 +22,11 @@ def state_at(log: EventLog, position: int | None, show: Report | None) -> tuple[
     """
     from controlplane.domain.codec import MalformedEvent, decode
     from controlplane.eventlog.port import Head, LogDamaged
+    from controlplane.runtime.plane import restored
     from controlplane.scheduler.fold import apply
 
     end = log.head().position if position is None else position
-    state, head = _from_snapshot(log, end)
+    state, head = restored(log, end)
     for record in log.read(head.position, end):
         try:
             apply(state, record.position, decode(record.type, record.payload))
@@ -37,19 +38,3 @@ def state_at(log: EventLog, position: int | None, show: Report | None) -> tuple[
         if show is not None and record.position % STEP == 0:
             show(record.position, end)
     return state, head
-
-
-def _from_snapshot(log: EventLog, end: int) -> tuple[State, Head]:
-    from controlplane.domain.version import CORE
-    from controlplane.eventlog.port import EMPTY, Head
-    from controlplane.scheduler.snapshot import restore
-    from controlplane.scheduler.state import State
-
-    for snapshot in log.snapshots(CORE):
-        if snapshot.position > end:
-            continue
-        try:
-            return restore(snapshot.body), Head(snapshot.position, snapshot.digest)
-        except (KeyError, ValueError, TypeError, IndexError):  # of another build: the log itself says the same, slower
-            continue
-    return State(), EMPTY

@@ -20,7 +20,9 @@ from controlplane.domain.events import (
 from controlplane.eventlog.port import Entry
 
 
-def entry_of(event: Event, actor: str, now_ms: int, causation: int | None = None, payload: bytes | None = None) -> Entry:
+def entry_of(
+    event: Event, actor: str, now_ms: int, causation: int | None = None, payload: bytes | None = None
+) -> Entry:
     """The entry for an event. ``payload`` are its canonical bytes, where they are known already."""
     return Entry(
         type=event.TYPE,

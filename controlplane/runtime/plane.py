@@ -6,11 +6,13 @@ It owns no clock: whoever runs it says what time it is. Nothing leaves it before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
 
 from controlplane.domain.codec import decode
 from controlplane.domain.events import Event, PolicyActivated, Ticked
-from controlplane.eventlog.port import Entry, EventLog, Head, Snapshot
 from controlplane.domain.version import CORE
+from controlplane.eventlog.port import EMPTY, Entry, EventLog, Head, LogUnavailable, Snapshot
 from controlplane.policy.rules import BundleRules
 from controlplane.runtime.entries import entry_of
 from controlplane.runtime.rulebook import Rulebook
@@ -24,6 +26,12 @@ from controlplane.scheduler.timers import needs_cycle, next_due_ms
 Recorded = list[tuple[int, Event]]
 """(position, event) of what was appended."""
 _Batch = list[tuple[Entry, int, Event]]
+SNAPSHOT_EVENTS = 40_000
+"""Between two snapshots: what is folded in half a second when the log is opened."""
+SNAPSHOT_EVENTS_PER_ROW = 4
+"""And at least so many events for each job, lease and node that has to be written, so that the cost per event does not
+grow with the state (a row costs half of what folding an event costs)."""
+_UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
 
 
 class ControlPlane:
@@ -35,7 +43,7 @@ class ControlPlane:
         self._log = log
         self._on_folded = on_folded
         self._rulebook = Rulebook()
-        self.state, self._head = open_state(log)
+        self.state, self._head, self._snapshot_position = _opened(log)
 
     @property
     def head(self) -> Head:
@@ -104,19 +112,59 @@ class ControlPlane:
 
     def _append(self, batch: _Batch) -> Recorded:
         self._head = self._log.append([entry for entry, _, _ in batch], self._head)
+        if self._is_snapshot_due():
+            # What was asked for is in the log. A log that is out of room says so at the next append.
+            with suppress(LogUnavailable):
+                self.save_snapshot()
         return [(position, event) for _, position, event in batch]
 
+    def _is_snapshot_due(self) -> bool:
+        passed = self._head.position - self._snapshot_position
+        if passed < SNAPSHOT_EVENTS:
+            return False
+        rows = len(self.state.jobs) + len(self.state.leases) + len(self.state.nodes)
+        return passed >= SNAPSHOT_EVENTS_PER_ROW * rows
+
     def save_snapshot(self) -> None:
-        """Keep the state beside the log, so that the next opening reads only the tail."""
-        self._log.save_snapshot(Snapshot(self._head.position, self._head.digest, CORE, take(self.state)))
+        """Keep the state beside the log, so that the next opening reads only the tail. Raises what the log raises."""
+        self._snapshot_position = self._head.position
+        body = sealed(take(self.state))
+        self._log.save_snapshot(Snapshot(self._head.position, self._head.digest, CORE, body))
+
+
+def sealed(body: bytes) -> bytes:
+    """A snapshot's body behind its own digest: one that was damaged, or cut, is recognised."""
+    return sha256(body).digest() + body
 
 
 def open_state(log: EventLog) -> tuple[State, Head]:
     """The state at the log's head: from the newest usable snapshot and the tail behind it."""
-    snapshot = next(iter(log.snapshots(CORE)), None)
-    state = restore(snapshot.body) if snapshot is not None else State()
-    head = Head(snapshot.position, snapshot.digest) if snapshot is not None else Head(0, "0" * 64)
-    for record in log.read(state.position):
+    state, head, _ = _opened(log)
+    return state, head
+
+
+def restored(log: EventLog, until: int | None = None) -> tuple[State, Head]:
+    """The state of the newest usable snapshot, not beyond ``until``, and where it was taken; else the empty state.
+
+    Usable is a snapshot of this core and of this very log (the log sees to both), whole, and of the position that it
+    claims. Anything else is passed over: a snapshot only saves time, and there is always the log.
+    """
+    for snapshot in log.snapshots(CORE):
+        body = snapshot.body[sha256().digest_size :]
+        if sealed(body) != snapshot.body or (until is not None and snapshot.position > until):
+            continue
+        with suppress(*_UNREADABLE):  # written by another build of the same core version
+            state = restore(body)
+            if state.position == snapshot.position:
+                return state, Head(snapshot.position, snapshot.digest)
+    return State(), EMPTY
+
+
+def _opened(log: EventLog) -> tuple[State, Head, int]:
+    """The state, the head, and the position of the snapshot that it began with (0 for none)."""
+    state, head = restored(log)
+    begun = head.position
+    for record in log.read(begun):
         apply(state, record.position, decode(record.type, record.payload))
         head = Head(record.position, record.digest)
-    return state, head
+    return state, head, begun
