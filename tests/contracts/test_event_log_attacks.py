@@ -70,7 +70,6 @@ FORBIDDEN = [
 ]
 SQLITE_ONLY = [
     "REPLACE INTO events SELECT position, type, author, payload, 0, actor, '', NULL, previous, digest FROM events",
-    "INSERT INTO events SELECT 12, type, author, payload, 0, actor, '', NULL, previous, digest FROM events LIMIT 1",
     "INSERT INTO events SELECT NULL, type, author, payload, 0, actor, '', NULL, previous, digest FROM events LIMIT 1",
     "INSERT INTO events SELECT 0, type, author, payload, 0, actor, '', NULL, previous, digest FROM events LIMIT 1",
 ]
@@ -194,6 +193,11 @@ def test_an_inserted_row_is_named(path: Path) -> None:
         "INSERT INTO events SELECT 11, type, author, payload, recorded_at_ms, actor, correlation, causation, previous, "
         "digest FROM events WHERE position = 10",
     ) == (11, Kind.MOVED)
+
+
+def test_a_row_behind_a_gap_is_named(path: Path) -> None:
+    insert = "INSERT INTO events SELECT 12, type, author, payload, 0, actor, '', NULL, previous, digest FROM events"
+    assert attack(path, f"{insert} LIMIT 1") == (11, Kind.MISSING)
 
 
 def test_a_record_replaced_with_a_digest_of_its_own_is_named_by_the_next(path: Path) -> None:
