@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.bench_log [--records N] [--postgres URL] [--json]
 
-Ours and the bare insert take turns. A rate is the best of the rounds; a ratio is the median of the rounds' own ratios, so
-that what else the machine does weighs little.
+Ours and the bare insert take turns. A rate is the best of the rounds; a ratio is the median of the rounds' own ratios,
+so that what else the machine does weighs little.
 """
 
 from __future__ import annotations
