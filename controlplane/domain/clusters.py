@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import MAX_GPUS_PER_NODE, Amount, Millis, Name
 from controlplane.domain.workloads import Labels
+from controlplane.domain.topology import Domains, Level
 
 
 class Site(StrEnum):
@@ -87,6 +88,9 @@ class NodeState(StrEnum):
     READY = "ready"
     CORDONED = "cordoned"
     """Keeps what runs on it, takes nothing new."""
+    together: Level | None = None
+    """The nodes of one request are promised to share one domain of this level (a placement group, a capacity block);
+    ``None`` promises nothing, so that a gang with a required level is rented a single node or none."""
     LOST = "lost"
 
 
@@ -99,3 +103,5 @@ class Budget(Model):
     """Windows start at multiples of this length since the epoch of the log's clock."""
     queue: Name | None = None
     """The queue, with all below it, whose bursts are charged here; ``None`` charges all."""
+    topology: Domains = Field(default_factory=dict)
+    """Domains in which all of the cluster lies, for nodes that do not say themselves."""

@@ -15,6 +15,7 @@ from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeSta
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import Amount, Millis, Name
 from controlplane.domain.queues import QueueSpec
+from controlplane.domain.topology import Domains, Level
 from controlplane.domain.workloads import JobSpec, Labels
 
 
@@ -112,6 +113,8 @@ class NodeObserved(Event):
     labels: Labels = Field(default_factory=dict)
     request: str | None = None
     """The capacity request that it answers, for a rented node."""
+    topology: Domains = Field(default_factory=dict)
+    """Level -> name of the domain that the node is in, as far as known."""
 
 
 class LeasePhase(StrEnum):
@@ -317,6 +320,20 @@ class CapacityRequested(Event):
     cluster: str
     offer: str
     nodes: int
+class TopologyShort(Model):
+    """The best that one domain of a required level has for the members that must share it."""
+
+    role: str | None
+    """The role whose members must share it; ``None`` for the whole gang."""
+    level: Level
+    domain: str
+    """Its path from the cluster down, such as ``home/b1/r7``; empty if no node has room for a member."""
+    room: int
+    """Members that have room there, counted role by role."""
+    members: int
+    """How many need it."""
+
+
     for_job: int
     deadline_ms: Millis
     """Every node of the request is ended by then, whatever else happens."""
@@ -331,6 +348,8 @@ class CapacityReleased(Event):
     """Rented nodes are given back."""
 
     TYPE = "capacity_released/1"
+    topology: TopologyShort | None = None
+    """For a reason of topology."""
     AUTHOR = Author.DECIDED
     request: str
     cluster: str

@@ -20,6 +20,7 @@ from controlplane.domain.quantities import (
     Name,
 )
 
+from controlplane.domain.topology import TopologyRequest
 Labels = dict[Annotated[str, Field(min_length=1, max_length=253)], Annotated[str, Field(max_length=1_024)]]
 
 
@@ -48,6 +49,8 @@ class Role(Model):
 class JobSpec(Model):
     """What a client asks for. The id is given by the log."""
 
+    topology: TopologyRequest | None = None
+    """How close together the members of this role want to be; other roles may be elsewhere."""
     name: Name
     queue: Name
     user: Name = "unknown"
@@ -92,3 +95,5 @@ class JobSpec(Model):
     def members(self) -> int:
         """The size of the gang."""
         return sum(role.count for role in self.roles)
+    topology: TopologyRequest | None = None
+    """How close together the whole gang wants to be."""

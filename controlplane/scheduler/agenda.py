@@ -22,6 +22,7 @@ from controlplane.scheduler.needs import Column, Need, NodeColumn
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Ask, Job, JobClass, Node, Phase, State
+from controlplane.scheduler.topology import Domains
 from controlplane.scheduler.verdicts import Refusal
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Agenda:
         """(needs, cluster, offer) -> nodes that hold the gang."""
         self._columns_version = -1
         self._empty: Column | None = None
+        self._domains: Domains | None = None
         self.names: list[str] = []
         self.rows: dict[str, int] = {}
         self.nodes: list[Node] = []
@@ -124,6 +126,7 @@ class Agenda:
         self.rows = {name: row for row, name in enumerate(self.names)}
         kinds = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
         self._empty = None
+        self._domains = None
         self.column = NodeColumn(kinds, self.column.epoch + 1)
 
     def empty_nodes(self, state: State) -> Column:
@@ -133,12 +136,19 @@ class Agenda:
             self._empty = np.fromiter(rows, dtype=np.int32, count=len(self.nodes))
         return self._empty
 
+    def domains(self, state: State) -> Domains:
+        """The tree of the nodes, for gangs that care where they are."""
+        if self._domains is None:
+            self._domains = Domains(self.nodes, state.clusters, state.kinds, self.rules)
+        return self._domains
+
     def forget_kinds(self) -> None:
         """The table of kinds was made anew: drop everything that names one."""
         self._needs.clear()
         self._class_needs.clear()
         self.outlooks.clear()
         self.offer_sizes.clear()
+        self._domains = None
         self._columns_version = -1
 
     def node_changed(self, node: Node) -> None:

@@ -62,6 +62,7 @@ CLASSES_KEPT = 100_000
 def apply(state: State, position: int, event: Event) -> None:
     """Advance the state by one event. ``position`` must be the next one."""
     assert position == state.position + 1, f"fold at {state.position} was given position {position}"
+from controlplane.scheduler.topology import declared
     state.position = position
     _FOLDS[type(event)](state, event)
 
@@ -311,6 +312,7 @@ def _capacity_requested(state: State, event: CapacityRequested) -> None:
     )
     state.requests[request.id] = request
     state.counts.requests += 1
+    node.topology = declared(event.topology)
     for name in request.budgets:
         account = state.budgets[name]
         window = account.window(request.asked_ms)
@@ -417,7 +419,7 @@ def reset_kinds(state: State) -> None:
         facts = ClusterFacts(name=spec.name, site=spec.site.value, labels=dict(sorted(spec.labels.items())))
         state.kinds.describe_cluster(facts)
     for cls in state.classes.values():
-        cls.asks = tuple(state.ask_of(ask.role) for ask in cls.asks)
+        cls.asks = tuple(state.ask_of(ask.role, ask.gang) for ask in cls.asks)
     for lease in state.leases.values():
         by_role = {ask.role.name: ask for ask in lease.job.cls.asks}
         lease.seats = tuple(

@@ -53,7 +53,9 @@ def take(state: State) -> bytes:
             [_plain(account.spec), list(account.settled.items()), list(account.promised.items())]
             for account in state.budgets.values()
         ],
-        "nodes": [[node.name, asdict(node.build), node.state, node.request] for node in state.nodes.values()],
+        "nodes": [
+            [node.name, asdict(node.build), node.state, node.request, node.topology] for node in state.nodes.values()
+        ],
         "classes": [_plain(cls.spec) for cls in state.classes.values()],
         "jobs": [_job(job, classes[job.cls.index]) for job in state.jobs.values()],
         "leases": [_lease(lease) for lease in state.leases.values()],
@@ -97,10 +99,10 @@ def restore(body: bytes) -> State:
 
 
 def _restore_nodes(state: State, plain: Plain) -> None:
-    for name, build, node_state, request in plain["nodes"]:
+    for name, build, node_state, request, topology in plain["nodes"]:
         pairs = {key: tuple((item[0], item[1]) for item in build[key]) for key in ("other", "labels")}
         made = Build(**{**build, **pairs})
-        state.nodes[name] = Node(name, made, 0, NodeState(node_state), request)
+        state.nodes[name] = Node(name, made, 0, NodeState(node_state), request, topology=tuple(topology))
         if state.nodes[name].state is not NodeState.LOST:
             state.count_capacity(made, 1)
 

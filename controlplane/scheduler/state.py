@@ -17,6 +17,7 @@ from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI
 from controlplane.domain.queues import ANY_FLAVOR, QueueSpec
+from controlplane.domain.topology import TopologyRequest
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.facts import JobFacts, RoleFacts
 from controlplane.scheduler.kinds import Amounts, Build, KindTable
@@ -55,6 +56,9 @@ class Ask:
 @dataclass(slots=True, eq=False)
 class JobClass:
     """Jobs that are alike."""
+    gang: TopologyRequest | None = None
+    """How close together the gang of the role wants to be. Part of the ask, so that gangs that differ in it share no
+    verdict."""
 
     index: int
     """In the order of first appearance; names the class inside this process and orders nothing."""
@@ -158,6 +162,8 @@ class RequestPhase(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
+    topology: tuple[str, ...] = ()
+    """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 class Request:
     """Rented capacity, from the moment it is asked for until nothing of it is left."""
 
@@ -278,22 +284,22 @@ class State:
         """The class of a job, made if it is the first of its kind."""
         roles = tuple(_role_key(role) for role in spec.roles)
         labels = tuple(sorted(spec.labels.items()))
-        limits = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts)
+        limits = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts, spec.topology)
         key = (spec.queue, spec.user, spec.priority, roles, labels, *limits)
         found = self.classes.get(key)
         if found is None:
-            asks = tuple(self.ask_of(role) for role in spec.roles)
+            asks = tuple(self.ask_of(role, spec.topology) for role in spec.roles)
             self.classes_made += 1
             found = JobClass(self.classes_made, spec, asks, _gang(asks), _facts(spec, submitted_ms))
             self.classes[key] = found
         return found
 
-    def ask_of(self, role: Role) -> Ask:
-        """The interned ask of a role."""
-        key = _role_key(role)
+    def ask_of(self, role: Role, gang: TopologyRequest | None = None) -> Ask:
+        """The interned ask of a role in a gang."""
+        key = (_role_key(role), gang)
         found = self.asks.get(key)
         if found is None:
-            found = self.asks[key] = _new_ask(role, self.kinds)
+            found = self.asks[key] = _new_ask(role, gang, self.kinds)
         return found
 
     # --- what a queue uses -------------------------------------------------------------------------------------------
@@ -333,7 +339,7 @@ def _role_key(role: Role) -> tuple[object, ...]:
     )
 
 
-def _new_ask(role: Role, kinds: KindTable) -> Ask:
+def _new_ask(role: Role, gang: TopologyRequest | None, kinds: KindTable) -> Ask:
     other = tuple(sorted((name, amount) for name, amount in role.other.items() if amount))
     milli = role.gpu_milli if role.gpus else 0
     resources = {CPU: role.cpu_milli, MEMORY: role.memory_bytes, GPU: role.gpus * milli, **role.other}
@@ -368,6 +374,7 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
     return JobFacts(
         id="",
         name=spec.name,
+        role.topology,
         queue=spec.queue,
         user=spec.user,
         priority=spec.priority,
@@ -382,3 +389,4 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
         estimate_ms=spec.estimate_ms,
         wait_limit_ms=spec.wait_limit_ms,
     )
+        gang,
