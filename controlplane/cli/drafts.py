@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.cli.faults import WrongUse
+from controlplane.cli.faults import BAD_PATHS, WrongUse
 from controlplane.cli.words import plural
 from controlplane.eventlog import file_of, is_exported, open_log
 from controlplane.eventlog.port import EMPTY, EventLog, LogUnavailable, LogUnusable
@@ -97,6 +97,11 @@ def _named(draft: Path, file: Path) -> Iterator[None]:
         yield
     except (LogUnavailable, LogUnusable) as error:
         raise type(error)(str(error).replace(str(draft), str(file))) from error
+    except OSError as error:
+        if not str(error.filename).startswith(str(draft.parent)):
+            raise
+        fault = LogUnusable if error.errno in BAD_PATHS else LogUnavailable
+        raise fault(f"{file} cannot be written: {error.strerror}") from error
 
 
 def _settle(draft: Path, file: Path) -> None:

@@ -27,7 +27,8 @@ DONE, NO, WRONG, OUTSIDE = 0, 1, 2, 3
 BUG = 70
 INTERRUPTED = 128 + signal.SIGINT
 UNREAD = 128 + signal.SIGPIPE
-_BAD_PATHS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS})
+BAD_PATHS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Faults of a path that was given: somebody must name another, or change its rights."""
 
 
 class WrongUse(Exception):
@@ -144,7 +145,7 @@ def _of_the_system(error: Exception) -> Known:
         return None
     what = error.strerror or str(error)
     sentence = f"{error.filename}: {what}" if error.filename else what
-    return (WRONG if error.filename and error.errno in _BAD_PATHS else OUTSIDE), sentence
+    return (WRONG if error.filename and error.errno in BAD_PATHS else OUTSIDE), sentence
 
 
 def _close_stdout() -> None:

@@ -80,7 +80,7 @@ def position_of(log: EventLog, at: str | None) -> int | None:
             raise WrongUse(f"--at {at}: the log has positions 1 to {head}")
         return position
     at_ms = instant_ms(at)
-    if at_ms is None:
+    if at_ms is None or at_ms < 0:
         raise WrongUse(f"--at {at!r} is neither a position nor a time; write 1234, 14:30:00, 90m or 2h30m")
     from controlplane.audit.why import position_at
 

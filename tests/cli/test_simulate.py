@@ -1,0 +1,162 @@
+"""``tidegate simulate``: what is printed, what is kept, and that the three next commands work as printed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Tidegate
+from tests.cli.worlds import POLICIES, many_jobs, part, small_world, write_world
+
+KEYS = {
+    "ok", "world", "seed", "log", "digest", "position", "events", "decisions", "jobs", "placements", "preemptions",
+    "virtual_s", "wall_s", "jobs_per_s", "utilisation", "waits", "longest_wait", "burst", "policy",
+}  # fmt: skip
+MEASURED = {"wall_s", "jobs_per_s", "log"}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_answer_has_the_documented_keys(tidegate: Tidegate, tmp_path: Path) -> None:
+    answer = tidegate("simulate", write_world(tmp_path), "--log", tmp_path / "a.db", "--json").answer()
+    assert set(answer) >= KEYS
+    assert answer["ok"] is True
+    assert part(answer, "jobs") == {
+        "submitted": 15, "running": 0, "waiting": 0, "finished": 12, "failed": 1, "cancelled": 0, "expired": 1,
+        "refused": 1,
+    }  # fmt: skip
+    assert answer["events"] == answer["position"]
+    assert {"gpu_hours", "micro_usd"} <= set(part(answer, "burst"))
+    assert part(answer, "burst")["micro_usd"] != 0
+    assert {"name", "digest", "asked", "evaluated"} <= set(part(answer, "policy"))
+    assert set(part(answer, "waits", "research")) >= {"p50_ms", "p90_ms", "max_ms", "started", "waiting"}
+
+
+def test_two_runs_say_the_same_apart_from_the_time_they_took(tidegate: Tidegate, tmp_path: Path) -> None:
+    world = write_world(tmp_path)
+    first, second = (
+        tidegate("simulate", world, "--log", tmp_path / name, "--json").answer() for name in ("a.db", "b.db")
+    )
+    for key in MEASURED:
+        del first[key], second[key]
+    assert first == second
+
+
+def test_people_are_told_what_happened(tidegate: Tidegate, tmp_path: Path) -> None:
+    said = tidegate("simulate", write_world(tmp_path), "--log", tmp_path / "a.db")
+    assert (said.code, said.err) == (0, "")
+    assert "15 submitted: 12 finished, 1 failed, 1 expired, 1 refused" in said.out
+    for word in ("Utilisation", "Burst", "Decisions", "digest", "p50", "p90", "max", "research", "product", "$"):
+        assert word in said.out
+
+
+def test_the_three_next_commands_work_as_printed(tidegate: Tidegate, tmp_path: Path) -> None:
+    log = tmp_path / "a log with spaces.db"
+    said = tidegate("simulate", write_world(tmp_path), "--log", log)
+    commands = [shlex.split(line) for line in said.out.partition("\nTry next")[2].splitlines()[1:]]
+    assert [words[:2] for words in commands] == [["tidegate", "why"], ["tidegate", "replay"], ["tidegate", "log"]]
+    for words in commands:
+        assert tidegate(*words[1:]).code == 0
+
+
+def test_the_next_job_to_ask_about_is_the_one_that_waited_longest(tidegate: Tidegate, finished_day: Path) -> None:
+    answer = tidegate("replay", "--log", finished_day, "--json").answer()
+    longest = part(answer, "longest_wait")
+    waits = part(answer, "waits")
+    assert longest["wait_ms"] == max(int(str(part(waits, queue)["max_ms"])) for queue in waits)
+    account = tidegate("why", str(longest["job"]), "--log", finished_day, "--json").answer()
+    assert account["waited_ms"] == longest["wait_ms"]
+
+
+def test_the_log_stands_alone(tidegate: Tidegate, tmp_path: Path) -> None:
+    world = write_world(tmp_path)
+    tidegate("simulate", world, "--log", tmp_path / "a.db")
+    assert names(tmp_path) == ["a.db", "world.yaml"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_simulation_can_be_kept_as_an_exported_file(
+    tidegate: Tidegate, finished_day: Path, tmp_path: Path, name: str
+) -> None:
+    answer = tidegate("simulate", write_world(tmp_path), "--log", tmp_path / name, "--json").answer()
+    assert names(tmp_path) == [name, "world.yaml"]
+    assert answer["digest"] == tidegate("log", "verify", "--log", finished_day, "--json").answer()["digest"]
+    assert tidegate("replay", "--verify", "--log", tmp_path / name).code == 0
+
+
+def test_a_simulation_in_memory_leaves_nothing_and_promises_nothing(tidegate: Tidegate, tmp_path: Path) -> None:
+    said = tidegate("simulate", write_world(tmp_path), "--log", "memory:")
+    assert said.code == 0
+    assert "Try next" not in said.out
+    assert names(tmp_path) == ["world.yaml"]
+
+
+@pytest.mark.parametrize("name", ["day.db", "day.jsonl"])
+def test_a_log_that_is_there_is_never_written_over(
+    tidegate: Tidegate, finished_day: Path, tmp_path: Path, name: str
+) -> None:
+    world = write_world(tmp_path)
+    log = tmp_path / name
+    if name == "day.db":
+        log.write_bytes(finished_day.read_bytes())
+    else:
+        tidegate("log", "export", log, "--log", finished_day)
+    before = log.read_bytes()
+    sentence = tidegate("simulate", world, "--log", log).sentence()
+    assert str(log) in sentence
+    assert "already" in sentence
+    assert "name another" in sentence
+    assert log.read_bytes() == before
+
+
+def test_an_empty_log_is_filled(tidegate: Tidegate, tmp_path: Path) -> None:
+    log = tmp_path / "a.db"
+    log.touch()
+    tidegate("simulate", write_world(tmp_path), "--log", log)
+    assert names(tmp_path) == ["a.db", "world.yaml"]
+    assert tidegate("replay", "--verify", "--log", log).code == 0
+
+
+def test_the_seed_of_the_command_takes_the_place_of_the_worlds(tidegate: Tidegate, tmp_path: Path) -> None:
+    world = small_world()
+    world["seed"] = 3
+    queues = [{"name": "research", "share": 1, "users": 3}]
+    models = [{"model": "A100", "share": 1}]
+    world["workload"] = {"generate": {"days": 1, "jobs_per_day": 10, "queues": queues, "gpu_models": models}}
+    path = write_world(tmp_path, world)
+    answers = [
+        tidegate("simulate", path, "--log", "memory:", "--json", *more).answer()
+        for more in ([], ["--seed", "3"], ["--seed", "4"])
+    ]
+    assert [answer["seed"] for answer in answers] == [3, 3, 4]
+    assert answers[0]["digest"] == answers[1]["digest"] != answers[2]["digest"]
+
+
+def test_the_rules_of_the_command_take_the_place_of_the_worlds(tidegate: Tidegate, tmp_path: Path) -> None:
+    folder = POLICIES / "examples" / "strict-fifo"
+    answer = tidegate("simulate", write_world(tmp_path), "--log", "memory:", "--policies", folder, "--json").answer()
+    assert part(answer, "policy")["name"] == "strict-fifo"
+
+
+@pytest.mark.services
+def test_a_simulation_goes_to_postgresql_as_a_whole(tidegate: Tidegate, finished_day: Path, tmp_path: Path) -> None:
+    from tests.services import postgres
+
+    with postgres() as url:
+        world = write_world(tmp_path)
+        answer = tidegate("simulate", world, "--log", url, "--json").answer()
+        assert answer["digest"] == tidegate("log", "verify", "--log", finished_day, "--json").answer()["digest"]
+        assert tidegate("replay", "--verify", "--log", url).code == 0
+        assert "already holds a log of" in tidegate("simulate", world, "--log", url).sentence()
+
+
+def test_a_world_without_jobs_is_a_log_too(tidegate: Tidegate, tmp_path: Path) -> None:
+    said = tidegate("simulate", write_world(tmp_path, many_jobs(0)), "--log", tmp_path / "a.db")
+    assert (said.code, said.err) == (0, "")
+    assert "0 submitted" in said.out
+    for line in said.out.partition("\nTry next")[2].splitlines()[1:]:
+        assert tidegate(*shlex.split(line)[1:]).code == 0
