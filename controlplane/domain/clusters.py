@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import MAX_GPUS_PER_NODE, Amount, Millis, Name
-from controlplane.domain.workloads import Labels
 from controlplane.domain.topology import Domains, Level
+from controlplane.domain.workloads import Labels
 
 
 class Site(StrEnum):
@@ -59,6 +59,9 @@ class Offer(Model):
     """From asking to a ready node, as expected."""
     max_nodes: Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
     labels: Labels = Field(default_factory=dict)
+    together: Level | None = None
+    """The nodes of one request are promised to share one domain of this level (a placement group, a capacity block);
+    ``None`` promises nothing, so that a gang with a required level is rented a single node or none."""
 
 
 class ClusterSpec(Model):
@@ -71,6 +74,8 @@ class ClusterSpec(Model):
     offers: Annotated[tuple[Offer, ...], Field(max_length=10_000)] = ()
     idle_release_ms: Millis = 600_000
     """A rented node that has been idle for this long is given back."""
+    topology: Domains = Field(default_factory=dict)
+    """Domains in which all of the cluster lies, for nodes that do not say themselves."""
 
     @model_validator(mode="after")
     def _only_clouds_offer(self) -> Self:
@@ -88,9 +93,6 @@ class NodeState(StrEnum):
     READY = "ready"
     CORDONED = "cordoned"
     """Keeps what runs on it, takes nothing new."""
-    together: Level | None = None
-    """The nodes of one request are promised to share one domain of this level (a placement group, a capacity block);
-    ``None`` promises nothing, so that a gang with a required level is rented a single node or none."""
     LOST = "lost"
 
 
@@ -103,5 +105,3 @@ class Budget(Model):
     """Windows start at multiples of this length since the epoch of the log's clock."""
     queue: Name | None = None
     """The queue, with all below it, whose bursts are charged here; ``None`` charges all."""
-    topology: Domains = Field(default_factory=dict)
-    """Domains in which all of the cluster lies, for nodes that do not say themselves."""

@@ -295,31 +295,6 @@ class JobEnded(Event):
     """Why it had not started, for ``expired``."""
 
 
-class JobsWaiting(Event):
-    """Alike jobs of one queue wait, and why has changed. Recorded when decided, never reconstructed."""
-
-    TYPE = "jobs_waiting/1"
-    AUTHOR = Author.DECIDED
-    queue: str
-    head: int
-    """The first of them; the others are behind it."""
-    count: int
-    reason: int
-    short: dict[str, int] = Field(default_factory=dict)
-    """What is missing, by resource, in its unit."""
-    tally: Tally | None = None
-    rule: str | None = None
-
-
-class CapacityRequested(Event):
-    """Nodes are asked of a cloud. The termination deadline stands from this moment."""
-
-    TYPE = "capacity_requested/1"
-    AUTHOR = Author.DECIDED
-    request: str
-    cluster: str
-    offer: str
-    nodes: int
 class TopologyShort(Model):
     """The best that one domain of a required level has for the members that must share it."""
 
@@ -334,6 +309,33 @@ class TopologyShort(Model):
     """How many need it."""
 
 
+class JobsWaiting(Event):
+    """Alike jobs of one queue wait, and why has changed. Recorded when decided, never reconstructed."""
+
+    TYPE = "jobs_waiting/1"
+    AUTHOR = Author.DECIDED
+    queue: str
+    head: int
+    """The first of them; the others are behind it."""
+    count: int
+    reason: int
+    short: dict[str, int] = Field(default_factory=dict)
+    """What is missing, by resource, in its unit."""
+    tally: Tally | None = None
+    rule: str | None = None
+    topology: TopologyShort | None = None
+    """For a reason of topology."""
+
+
+class CapacityRequested(Event):
+    """Nodes are asked of a cloud. The termination deadline stands from this moment."""
+
+    TYPE = "capacity_requested/1"
+    AUTHOR = Author.DECIDED
+    request: str
+    cluster: str
+    offer: str
+    nodes: int
     for_job: int
     deadline_ms: Millis
     """Every node of the request is ended by then, whatever else happens."""
@@ -348,8 +350,6 @@ class CapacityReleased(Event):
     """Rented nodes are given back."""
 
     TYPE = "capacity_released/1"
-    topology: TopologyShort | None = None
-    """For a reason of topology."""
     AUTHOR = Author.DECIDED
     request: str
     cluster: str

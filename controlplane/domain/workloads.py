@@ -19,8 +19,8 @@ from controlplane.domain.quantities import (
     Millis,
     Name,
 )
-
 from controlplane.domain.topology import TopologyRequest
+
 Labels = dict[Annotated[str, Field(min_length=1, max_length=253)], Annotated[str, Field(max_length=1_024)]]
 
 
@@ -38,6 +38,8 @@ class Role(Model):
     """Models accepted, any of them; empty accepts all."""
     other: dict[Name, Amount] = Field(default_factory=dict)
     """Named resources: ephemeral storage, licences, whatever a node declares."""
+    topology: TopologyRequest | None = None
+    """How close together the members of this role want to be; other roles may be elsewhere."""
 
     @model_validator(mode="after")
     def _fraction_of_one_gpu(self) -> Self:
@@ -49,8 +51,6 @@ class Role(Model):
 class JobSpec(Model):
     """What a client asks for. The id is given by the log."""
 
-    topology: TopologyRequest | None = None
-    """How close together the members of this role want to be; other roles may be elsewhere."""
     name: Name
     queue: Name
     user: Name = "unknown"
@@ -68,6 +68,8 @@ class JobSpec(Model):
     """Between the signal to stop (time for a checkpoint) and the end, when it is preempted or cancelled."""
     checkpoint_every_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
     """How often it saves its work by itself; ``None`` saves nothing until it ends."""
+    topology: TopologyRequest | None = None
+    """How close together the whole gang wants to be."""
 
     @model_validator(mode="after")
     def _roles_are_distinct_and_bounded(self) -> Self:
@@ -95,5 +97,3 @@ class JobSpec(Model):
     def members(self) -> int:
         """The size of the gang."""
         return sum(role.count for role in self.roles)
-    topology: TopologyRequest | None = None
-    """How close together the whole gang wants to be."""

@@ -52,6 +52,7 @@ from controlplane.scheduler.state import (
     Seat,
     State,
 )
+from controlplane.scheduler.topology import declared
 
 
 KINDS_KEPT = 100_000
@@ -62,7 +63,6 @@ CLASSES_KEPT = 100_000
 def apply(state: State, position: int, event: Event) -> None:
     """Advance the state by one event. ``position`` must be the next one."""
     assert position == state.position + 1, f"fold at {state.position} was given position {position}"
-from controlplane.scheduler.topology import declared
     state.position = position
     _FOLDS[type(event)](state, event)
 
@@ -266,6 +266,7 @@ def _node_observed(state: State, event: NodeObserved) -> None:
         node = Node(event.node, build, state.kinds.empty(build), event.state, event.request)
         state.nodes[event.node] = node
     node.build, node.state, node.request = build, event.state, event.request
+    node.topology = declared(event.topology)
     node.kind = state.kinds.empty(build)
     for lease in node.leases.values():
         for seat in lease.seats:
@@ -312,7 +313,6 @@ def _capacity_requested(state: State, event: CapacityRequested) -> None:
     )
     state.requests[request.id] = request
     state.counts.requests += 1
-    node.topology = declared(event.topology)
     for name in request.budgets:
         account = state.budgets[name]
         window = account.window(request.asked_ms)

@@ -51,14 +51,14 @@ class Ask:
     models: frozenset[str]
     resources: tuple[tuple[str, int], ...]
     """(resource, amount) of one member, zero amounts left out; sorted."""
+    gang: TopologyRequest | None = None
+    """How close together the gang of the role wants to be. Part of the ask, so that gangs that differ in it share no
+    verdict."""
 
 
 @dataclass(slots=True, eq=False)
 class JobClass:
     """Jobs that are alike."""
-    gang: TopologyRequest | None = None
-    """How close together the gang of the role wants to be. Part of the ask, so that gangs that differ in it share no
-    verdict."""
 
     index: int
     """In the order of first appearance; names the class inside this process and orders nothing."""
@@ -151,6 +151,8 @@ class Node:
     state: NodeState
     request: str | None
     leases: dict[str, Lease] = field(default_factory=dict)
+    topology: tuple[str, ...] = ()
+    """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 
 
 class RequestPhase(StrEnum):
@@ -162,8 +164,6 @@ class RequestPhase(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-    topology: tuple[str, ...] = ()
-    """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 class Request:
     """Rented capacity, from the moment it is asked for until nothing of it is left."""
 
@@ -336,6 +336,7 @@ def _role_key(role: Role) -> tuple[object, ...]:
         role.gpu_milli,
         role.gpu_models,
         other,
+        role.topology,
     )
 
 
@@ -359,6 +360,7 @@ def _new_ask(role: Role, gang: TopologyRequest | None, kinds: KindTable) -> Ask:
         role.gpus,
         frozenset(role.gpu_models),
         tuple(sorted((name, amount) for name, amount in resources.items() if amount)),
+        gang,
     )
 
 
@@ -374,7 +376,6 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
     return JobFacts(
         id="",
         name=spec.name,
-        role.topology,
         queue=spec.queue,
         user=spec.user,
         priority=spec.priority,
@@ -389,4 +390,3 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
         estimate_ms=spec.estimate_ms,
         wait_limit_ms=spec.wait_limit_ms,
     )
-        gang,
