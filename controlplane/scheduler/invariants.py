@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.events import CapacityRequested, Event, LeaseGranted
 from controlplane.domain.quantities import MILLI
+from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.quota import available, charge
 from controlplane.scheduler.state import Lease, Node, Phase, State
 
@@ -81,8 +82,13 @@ def _check_gang(lease: Lease) -> None:
 
 
 def _check_quota(state: State, lease: Lease) -> None:
+    """Of what the lease is charged for: quota that was lowered below its use does not stop who asks for none of it."""
     queue = state.tree.by_name[lease.job.cls.spec.queue]
+    asked = {resource for resource, _ in lease.job.cls.resources}
+    flavors = {seat.flavor for seat in lease.seats}
     for key in queue.limited:
+        if key[1] not in asked or key[0] not in (ANY_FLAVOR, *flavors):
+            continue
         left = available(queue, key, state.charged)
         _demand(left >= 0, f"queue {queue.name}: {key} is exceeded by {-left}")
 

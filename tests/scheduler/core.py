@@ -19,8 +19,8 @@ from controlplane.domain.events import (
     CycleDecided,
     Event,
     JobCancelRequested,
-    JobsWaiting,
     JobSubmitted,
+    JobsWaiting,
     LeaseGranted,
     LeaseObserved,
     LeasePhase,
@@ -32,7 +32,7 @@ from controlplane.domain.queues import QueueSpec, Quota
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.decide import decide
 from controlplane.scheduler.fold import apply
-from controlplane.scheduler.invariants import check_all
+from controlplane.scheduler.invariants import check_all, check_touched
 from controlplane.scheduler.snapshot import restore, take
 from controlplane.scheduler.state import State
 from tests.twins.plain_rules import PlainRules
@@ -155,6 +155,8 @@ class Core:
         self.decided = [decision.event for decision in decide(self.state, self.rules).decisions]
         for event in self.decided:
             self.tell(event)
+        if self._is_checked:
+            check_touched(self.state, self.decided)
         return self.decided[:-1]
 
     def _check_that_deciding_is_a_function(self) -> None:

@@ -342,3 +342,14 @@ def test_a_job_for_which_rent_and_room_at_home_appear_together_is_placed_once() 
     core.node("n1", gpus(8))
     core.cycle(1)
     assert core.placed() == jobs
+
+
+def test_a_job_that_asks_for_no_gpu_starts_in_a_queue_whose_gpu_quota_was_lowered_below_its_use() -> None:
+    """SCENARIOS E3: a quota that lists only GPUs does not limit CPU."""
+    core = two_nodes(gpu_quota=4_000)
+    core.submit(job(4))
+    core.cycle(1)
+    core.queue("team", {"gpu": 1_000})
+    lone = core.submit(job(cpu=1_000))
+    core.cycle(2)
+    assert core.placed() == [lone]

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from controlplane.domain.clusters import ClusterSpec, NodeShape, NodeState, Offer, Site
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState, Offer, Site
 from controlplane.domain.events import (
+    BudgetConfigured,
     CapacityObserved,
     CapacityPhase,
     CapacityReleased,
@@ -38,7 +39,8 @@ from controlplane.domain.events import (
 from controlplane.domain.queues import QueueSpec, Quota
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.state import RequestPhase
-from tests.scheduler.core import CLOUD, GIB, HOME, HOUR, Core, gpus, job, offer
+from tests.scheduler.core import CLOUD, GIB, HOUR, Core, gpus, job, offer
+from tests.scheduler.naive_quota import TOP, NaiveQuota
 from tests.twins.plain_rules import PlainRules
 
 Step = tuple[str, int, int, int]
@@ -71,7 +73,7 @@ RULES: tuple[Callable[[], PlainRules], ...] = (
     lambda: PlainRules(cost=burst_cost),
     lambda: PlainRules(
         digest="eligible",
-        eligibility_reads=frozenset({"job.labels", "node.gpu_free_milli"}),
+        eligibility_reads=frozenset({"job.priority", "node.gpu_free_milli"}),
         is_eligible=lambda job, role, cluster, node: node.gpu_free_milli < 8_000 or job.priority > 0,
         order_job=lambda job, queue, now: (now - job.submitted_ms, queue.running),
         job_order_reads=frozenset({"job.submitted_ms", "queue.running", "now"}),
@@ -236,9 +238,7 @@ class World(Core):
         node = self.state.nodes.get(name)
         if node is not None:
             shape = gpus(node.build.gpus, node.build.gpu_model)
-            self.node(
-                name, shape, NodeState.LOST, cluster=CLOUD, flavor=node.build.flavor, request=node.request
-            )
+            self.node(name, shape, NodeState.LOST, cluster=CLOUD, flavor=node.build.flavor, request=node.request)
 
 
 VERBS: dict[str, Callable[[World, int, int, int], None]] = {
@@ -289,6 +289,10 @@ def spec_of(a: int, b: int, c: int) -> JobSpec:
     return made
 
 
+def _asks(role: Role) -> dict[str, int]:
+    return {"gpu": role.gpus * role.gpu_milli, "cpu": role.cpu_milli, "memory": role.memory_bytes, **role.other}
+
+
 # --- the naive model -------------------------------------------------------------------------------------------------
 
 
@@ -300,9 +304,15 @@ class Ledger:
     leases: dict[str, LeaseGranted] = field(default_factory=dict)
     specs: dict[int, JobSpec] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
+    started: set[int] = field(default_factory=set)
+    """Jobs that were placed at least once."""
     ended: set[int] = field(default_factory=set)
     requests: dict[str, CapacityRequested] = field(default_factory=dict)
     revoked: set[str] = field(default_factory=set)
+    queues: dict[str, QueueSpec] = field(default_factory=dict)
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    spent: dict[str, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
+    """Request -> (asked at, micro-dollars promised or charged, budgets), ended ones included."""
     now_ms: int = 0
 
     def see(self, position: int, event: Event) -> None:
@@ -315,6 +325,15 @@ class Ledger:
                 self.now_ms = max(self.now_ms, event.now_ms)
             case NodeObserved():
                 self.nodes[event.node] = event
+            case QueueConfigured():
+                self.queues[event.spec.name] = event.spec
+            case BudgetConfigured():
+                self.budgets[event.spec.name] = event.spec
+            case _:
+                self._see_what_follows(event)
+
+    def _see_what_follows(self, event: Event) -> None:
+        match event:
             case LeaseGranted():
                 self._grant(event)
             case LeaseRevoked():
@@ -326,14 +345,57 @@ class Ledger:
             case JobEnded() | JobRefused():
                 self._job_over(event.job)
             case CapacityRequested():
-                assert event.deadline_ms > self.now_ms, f"{event.request} has no deadline ahead"
-                self.requests[event.request] = event
+                self._rent(event)
             case CapacityReleased():
                 assert event.request in self.requests, f"{event.request} is released and was over"
             case CapacityObserved(phase=CapacityPhase.RELEASED | CapacityPhase.FAILED):
-                self.requests.pop(event.request, None)
+                if self.requests.pop(event.request, None) is not None:
+                    asked_ms, _, budgets = self.spent[event.request]
+                    self.spent[event.request] = (asked_ms, event.charged_micro_usd, budgets)
             case _:
                 pass
+
+    def _rent(self, event: CapacityRequested) -> None:
+        assert event.deadline_ms > self.now_ms, f"{event.request} has no deadline ahead"
+        assert event.for_job in self.waiting, f"{event.request} is for j{event.for_job}, which does not wait"
+        twice = [held.request for held in self.requests.values() if held.for_job == event.for_job]
+        assert not twice or event.for_job in self.started, f"{event.request} and {twice} are for one job"
+        self.requests[event.request] = event
+        self.spent[event.request] = (self.now_ms, event.promised_micro_usd, event.budgets)
+        for name in event.budgets:
+            self.check_budget(name)
+
+    def check_budget(self, name: str) -> None:
+        """What was promised and charged for requests of this window is within the limit."""
+        budget = self.budgets[name]
+        window = self.now_ms // budget.window_ms
+        sums = [usd for at, usd, names in self.spent.values() if name in names and at // budget.window_ms == window]
+        assert sum(sums) <= budget.limit_micro_usd, f"budget {name} has {budget.limit_micro_usd}, taken {sum(sums)}"
+
+    def check_quota(self, granted: LeaseGranted) -> None:
+        """Wherever the grant adds to a charge, the naive algebra allows the sum. (Quota that was lowered below what is
+        used stays exceeded; nothing may be added to it.)"""
+        spec = self.specs[granted.job]
+        ups = [spec.queue]
+        while (parent := self.queues[ups[-1]].parent) is not None:
+            ups.append(parent)
+        listed = {(flavor, res) for up in ups for flavor, by in self.queues[up].quotas.items() for res in by}
+        for key in sorted(listed):
+            after = NaiveQuota(self.queues, key, self._used(key))
+            before = NaiveQuota(self.queues, key, self._used(key, granted.lease))
+            for up in (*ups, TOP):
+                is_unchanged = after.charge(up) == before.charge(up)
+                assert is_unchanged or after.is_within(up), f"{key} is exceeded at {up or 'the top'}"
+
+    def _used(self, key: tuple[str, str], without: str = "") -> dict[str, int]:
+        used: dict[str, int] = {}
+        for lease in self.leases.values():
+            spec = self.specs[lease.job]
+            roles = {role.name: role for role in spec.roles}
+            for member in lease.members:
+                if lease.lease != without and key[0] in ("any", self.nodes[member.node].flavor):
+                    used[spec.queue] = used.get(spec.queue, 0) + _asks(roles[member.role]).get(key[1], 0)
+        return used
 
     def _job_over(self, job: int) -> None:
         assert job not in self.ended, f"j{job} ends twice"
@@ -350,6 +412,8 @@ class Ledger:
         assert seats == sorted((role.name, at) for role in spec.roles for at in range(role.count)), "a partial gang"
         clusters = {self.nodes[member.node].cluster for member in event.members}
         assert clusters == {event.cluster}, f"{event.lease} is spread over {sorted(clusters)}"
+        self.check_quota(event)
+        self.started.add(event.job)
         for name in sorted({member.node for member in event.members}):
             assert self.nodes[name].state is NodeState.READY, f"{event.lease} is placed on {name}, not ready"
             self.check_node(name)
