@@ -17,6 +17,7 @@ from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EMPTY, EventLog, LogDamaged, Record
 from controlplane.eventlog.verify import verify_chain
 from controlplane.policy.problems import BundleRefused
+from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.decide import Decision, decide
 from controlplane.scheduler.fold import apply
@@ -91,6 +92,11 @@ def replay(
     Stops at the first divergence and names it. Raises :class:`~controlplane.domain.codec.UnknownEvent` for a log of a
     newer version, and what the log's ``read`` raises when it cannot be reached.
     """
+    with rare_collection():
+        return _replayed(log, verify, until, progress)
+
+
+def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress | None) -> ReplayReport:
     replaying = _Replay(verify)
     chain = verify_chain(log) if verify else None
     if chain is not None and chain.damage is not None:

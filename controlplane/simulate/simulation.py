@@ -27,6 +27,7 @@ from controlplane.eventlog.port import EventLog
 from controlplane.intake.traces import Outcome, TraceJob
 from controlplane.policy.bundle import Bundle
 from controlplane.runtime.agents import ClusterAgent, find_agents
+from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.outbox import Outbox
 from controlplane.runtime.plane import ControlPlane, Recorded
 from controlplane.scheduler.invariants import check_all
@@ -94,6 +95,13 @@ class Simulation:
 
     def run(self, progress: Progress | None = None) -> Outcomes:
         """Run to the end. Raises what the log's ``append`` raises."""
+        with rare_collection():
+            self._live(progress)
+            check_all(self._plane.state)
+            summary = self._figures.summary(self._plane.state)
+        return Outcomes(summary, self._plane.head.position, self._plane.head.digest, self._plane.state.now_ms)
+
+    def _live(self, progress: Progress | None) -> None:
         self._configure()
         arrivals = iter(self._jobs)
         pending = next(arrivals, None)
@@ -112,11 +120,8 @@ class Simulation:
                 progress(arrived, len(self._jobs), now_ms)
             due_ms = self._next_ms(now_ms, pending)
             if due_ms is None or due_ms > end_ms:
-                break
+                return
             now_ms = due_ms
-        check_all(self._plane.state)
-        summary = self._figures.summary(self._plane.state)
-        return Outcomes(summary, self._plane.head.position, self._plane.head.digest, self._plane.state.now_ms)
 
     def _configure(self) -> None:
         bundle = self._bundle
