@@ -100,7 +100,7 @@ def test_a_gang_that_is_cancelled_and_loses_two_nodes_in_one_cycle_is_revoked_on
     core.node("n2", gpus(4), NodeState.LOST)
     core.cancel(gang)
     core.cycle(2)
-    assert core.last(LeaseRevoked) == [LeaseRevoked(lease=f"j{gang}.1", cause="cancelled")]
+    assert core.last(LeaseRevoked) == [LeaseRevoked(lease=f"j{gang}.1", cause="cancelled", grace_ms=30_000)]
 
 
 @pytest.mark.parametrize(("attempts", "waiting"), [(1, {}), (2, {"requeued": 1})])

@@ -21,7 +21,7 @@ from controlplane.scheduler.quota import (
 from tests.scheduler.naive_quota import TOP, NaiveQuota
 
 KEY = ("any", "gpu")
-MOST = 80
+MOST = 64
 """More than any tree drawn here could ever lend."""
 Specs = dict[str, QueueSpec]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ class World(Core):
     def __init__(self, variant: int = 0, *, is_checked: bool = True) -> None:
         super().__init__(RULES[variant % len(RULES)](), is_checked=is_checked)
         self.ledger = Ledger()
+        self._specs: list[JobSpec] = []
         self._ends: list[str] = []
         self._nodes_made = 0
         self.tell(PolicyActivated(name="p", digest=self.rules.digest, files={}))
@@ -104,8 +106,8 @@ class World(Core):
         self.queue("left", {"gpu": Quota(nominal=8_000, borrowing_limit=4_000, lending_limit=2_000)}, parent="root")
         self.queue("right", {"gpu": 4_000}, flavor="a100", parent="root")
         self.queue("team")
-        self.budget("all", 20_000_000, HOUR)
-        self.budget("lefts", 9_000_000, HOUR // 2, queue="left")
+        self.budget("all", 6_000_000, HOUR)
+        self.budget("lefts", 3_000_000, HOUR // 2, queue="left")
         self.cloud(*OFFERS, idle_release_ms=20_000)
         for number in range(3):
             self._new_node(number, 0, 0)
@@ -118,15 +120,25 @@ class World(Core):
 
     def play(self, script: Iterable[Step]) -> None:
         """Do the steps, then let everything that has a place find it."""
-        for verb, a, b, c in script:
-            VERBS[verb](self, a, b, c)
+        for step in script:
+            self.play_step(step)
         self.cycle(self.state.now_ms + 1)
+
+    def play_step(self, step: Step) -> None:
+        """Do one step."""
+        verb, a, b, c = step
+        VERBS[verb](self, a, b, c)
 
     # --- verbs -------------------------------------------------------------------------------------------------------
 
     def _submit(self, a: int, b: int, c: int) -> None:
-        spec = spec_of(a, b, c)
-        self.submit(spec)
+        self._specs.append(spec_of(a, b, c))
+        self.submit(self._specs[-1])
+
+    def _submit_alike(self, a: int, b: int, c: int) -> None:
+        if self._specs:
+            for _ in range(1 + b % 4):
+                self.submit(self._specs[a % len(self._specs)])
 
     def _tick(self, a: int, b: int, c: int) -> None:
         self.cycle(self.state.now_ms + (1, 1_000, 30_000, 400_000)[a % 4] * (1 + b % 3))
@@ -207,7 +219,7 @@ class World(Core):
             offers: tuple[Offer, ...] = OFFERS[: 1 + b % 3]
             self.tell(ClusterConfigured(spec=ClusterSpec(name=CLOUD, site=Site.CLOUD, offers=offers)))
         else:
-            self.budget("all", 1_000_000 * (1 + b % 40), (HOUR, HOUR // 3, 2 * HOUR)[c % 3])
+            self.budget("all", 500_000 * (1 + b % 40), (HOUR, HOUR // 3, 2 * HOUR)[c % 3])
 
     def _provide(self, a: int, b: int, c: int) -> None:
         requests = list(self.state.requests.values())
@@ -243,6 +255,7 @@ class World(Core):
 
 VERBS: dict[str, Callable[[World, int, int, int], None]] = {
     "submit": World._submit,
+    "submit_alike": World._submit_alike,
     "tick": World._tick,
     "report": World._report,
     "report_late": World._report_late,
@@ -256,7 +269,7 @@ VERBS: dict[str, Callable[[World, int, int, int], None]] = {
     "provide": World._provide,
     "end_rent": World._end_rent,
 }
-OFTEN = (*["submit"] * 12, *["tick"] * 9, *["report"] * 7, *["provide"] * 3, "end_rent")
+OFTEN = (*["submit"] * 8, *["submit_alike"] * 3, *["tick"] * 9, *["report"] * 7, *["provide"] * 3, "end_rent")
 
 _NUMBERS = st.integers(0, 2**16)
 SCRIPTS: st.SearchStrategy[Script] = st.lists(
@@ -452,3 +465,10 @@ class Ledger:
         assert set(core.state.jobs) == self.waiting | {lease.job for lease in self.leases.values()}
         assert isinstance(core.decided[-1], CycleDecided)
         assert closed.decisions == len(core.decided) - 1
+
+
+def script_of(seed: int, length: int = 60) -> Script:
+    """A script drawn from a seed, for a search that must not depend on Hypothesis' choices."""
+    draw = Random(seed)
+    verbs = (*OFTEN, *VERBS)
+    return [(draw.choice(verbs), *(draw.randrange(2**16) for _ in range(3))) for _ in range(length)]
