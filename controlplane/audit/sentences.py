@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controlplane.domain.events import Tally
+from controlplane.domain.events import Tally, TopologyShort
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
+from controlplane.domain.topology import Level
 from controlplane.scheduler.verdicts import QuotaStanding, RoleStanding, Watch
 
 _MEANING = {
@@ -17,13 +18,16 @@ _MEANING = {
     Reason.NO_NODE_OF_MODEL: "no node has a GPU of a model that it accepts",
     Reason.EXCEEDS_EVERY_NODE: "no node is large enough for one of its members, even empty",
     Reason.EXCEEDS_CAPACITY: "every member fits some node, but no cluster holds the whole gang, even empty",
+    Reason.EXCEEDS_TOPOLOGY: "no one domain of a level that it requires holds it, even empty",
     Reason.NOT_ELIGIBLE: "nodes are large enough, but the eligibility rules refuse all of them",
     Reason.QUEUE_HELD: "its queue, or one above, is held by the operator",
     Reason.QUOTA: "its queue's quota is used up, borrowing included",
     Reason.BUDGET: "it may burst, but no budget is left in this window",
+    Reason.TOPOLOGY: "what is free holds the whole gang, but not within one domain of a level that it requires",
     Reason.CAPACITY: "it is entitled to run, but what is free does not hold the whole gang",
     Reason.PROVISIONING: "cloud capacity was asked for and is on its way",
 }
+LEVEL_NAMES = {level: "NVLink domain" if level is Level.NVLINK else level.value for level in Level}
 _CAUSES = {
     "not_eligible": "refused by the eligibility rules",
     "wrong_model": "of another GPU model",
@@ -50,6 +54,8 @@ def tell(watch: Watch) -> list[str]:
         lines.append("The cycle was not asked about it: it did not wait then.")
     lines.extend(_quota(quota) for quota in watch.quotas)
     lines.extend(_role(role) for role in watch.roles)
+    if watch.topology is not None and not watch.is_granted:
+        lines.append(_topology(watch.topology))
     if watch.ahead:
         named = ", ".join(job_label(JobId(id_)) for id_ in watch.first_ahead)
         lines.append(f"In its queue {watch.ahead} waiting jobs are ahead: {named}{', ...' if watch.ahead > 10 else ''}.")
@@ -85,6 +91,10 @@ def smallest_change(watch: Watch) -> str:
             return "a larger node, or members that ask for less"
         case Reason.EXCEEDS_CAPACITY:
             return "more nodes in one cluster, or a smaller gang"
+        case Reason.EXCEEDS_TOPOLOGY:
+            return f"a larger {_level(watch)}, a smaller gang, or a wider level to require"
+        case Reason.TOPOLOGY:
+            return _nearer(watch)
         case Reason.NOT_ELIGIBLE:
             return "an eligibility rule that lets it onto one of these nodes"
         case Reason.CAPACITY | Reason.BUDGET:
@@ -101,6 +111,29 @@ def _freed(watch: Watch) -> str:
     if missing == 1 and tightest.lacks:
         return f"{_amounts(tightest.lacks)} more free on {tightest.nearest}"
     return f"room for {missing} more members of role {tightest.role}"
+
+
+def _level(watch: Watch) -> str:
+    return LEVEL_NAMES[watch.topology.level] if watch.topology is not None else "domain"
+
+
+def _nearer(watch: Watch) -> str:
+    short = watch.topology
+    if short is None or not short.domain:
+        return ""
+    missing = short.members - short.room
+    room = f"room for {missing} more of its members" if missing > 0 else "more room"
+    return f"{room} in {short.domain}, or a wider level to require"
+
+
+def _topology(short: TopologyShort) -> str:
+    who = f"the {short.members} members of role {short.role}" if short.role else f"its {short.members} members"
+    asked = f"Topology: it requires one {LEVEL_NAMES[short.level]} for {who}"
+    if not short.domain:
+        return f"{asked}; none has room for any."
+    if short.room < short.members:
+        return f"{asked}; {short.domain} comes nearest, with room for {short.room}."
+    return f"{asked}; {short.domain} has room for each role alone, not for all of them at once."
 
 
 def _quota(quota: QuotaStanding) -> str:

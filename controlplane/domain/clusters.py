@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import MAX_GPUS_PER_NODE, Amount, Millis, Name
-from controlplane.domain.topology import Domains, Level
+from controlplane.domain.topology import DomainNames, Level
 from controlplane.domain.workloads import Labels
 
 
@@ -74,7 +74,7 @@ class ClusterSpec(Model):
     offers: Annotated[tuple[Offer, ...], Field(max_length=10_000)] = ()
     idle_release_ms: Millis = 600_000
     """A rented node that has been idle for this long is given back."""
-    topology: Domains = Field(default_factory=dict)
+    topology: DomainNames = Field(default_factory=dict)
     """Domains in which all of the cluster lies, for nodes that do not say themselves."""
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeSta
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import Amount, Millis, Name
 from controlplane.domain.queues import QueueSpec
-from controlplane.domain.topology import Domains, Level
+from controlplane.domain.topology import DomainNames, Level
 from controlplane.domain.workloads import JobSpec, Labels
 
 
@@ -113,7 +113,7 @@ class NodeObserved(Event):
     labels: Labels = Field(default_factory=dict)
     request: str | None = None
     """The capacity request that it answers, for a rented node."""
-    topology: Domains = Field(default_factory=dict)
+    topology: DomainNames = Field(default_factory=dict)
     """Level -> name of the domain that the node is in, as far as known."""
 
 

@@ -25,6 +25,8 @@ class Reason(IntEnum):
     """No node is large enough, even empty."""
     EXCEEDS_CAPACITY = 35
     """Every member fits some node, but all nodes together, empty, cannot hold the gang."""
+    EXCEEDS_TOPOLOGY = 37
+    """All nodes together, empty, hold the gang, but no one domain of a level that it requires does."""
     NOT_ELIGIBLE = 40
     """Nodes are large enough, but the eligibility rules refuse all of them."""
     QUEUE_HELD = 45
@@ -33,6 +35,8 @@ class Reason(IntEnum):
     """The queue's quota, what it may borrow included, is used up."""
     BUDGET = 55
     """It could burst, but no budget is left in this window."""
+    TOPOLOGY = 57
+    """What is free holds the whole gang, but not within one domain of a level that it requires."""
     CAPACITY = 60
     """It is entitled to run, but what is free does not hold the whole gang."""
     PROVISIONING = 65
@@ -51,6 +55,7 @@ NEVER = frozenset(
         Reason.NO_NODE_OF_MODEL,
         Reason.EXCEEDS_EVERY_NODE,
         Reason.EXCEEDS_CAPACITY,
+        Reason.EXCEEDS_TOPOLOGY,
         Reason.NOT_ELIGIBLE,
     }
 )

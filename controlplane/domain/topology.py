@@ -44,7 +44,7 @@ def _without_host(domains: dict[Level, Name]) -> dict[Level, Name]:
     return domains
 
 
-Domains = Annotated[dict[Level, Name], AfterValidator(_without_host)]
+DomainNames = Annotated[dict[Level, Name], AfterValidator(_without_host)]
 """Level -> name of the domain. A name means something only inside the domain of the next wider level: rack ``1`` of
 block ``a`` is not rack ``1`` of block ``b``."""
 

@@ -22,7 +22,7 @@ from controlplane.scheduler.needs import Column, Need, NodeColumn
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Ask, Job, JobClass, Node, Phase, State
-from controlplane.scheduler.topology import Domains
+from controlplane.scheduler.topology import CLUSTER, Domains, required_depth
 from controlplane.scheduler.verdicts import Refusal
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Agenda:
     def domains(self, state: State) -> Domains:
         """The tree of the nodes, for gangs that care where they are."""
         if self._domains is None:
-            self._domains = Domains(self.nodes, state.clusters, state.kinds, self.rules)
+            self._domains = Domains(state, self.nodes, self.rules)
         return self._domains
 
     def forget_kinds(self) -> None:
@@ -237,7 +237,7 @@ class Agenda:
         into each other's way, and fit once another job has taken what misled the first; and so may a node become
         eligible by filling up.
         """
-        return len(needs) == 1 and self._eligibility_is_steady
+        return len(needs) == 1 and self._eligibility_is_steady and required_depth(needs[0]) == CLUSTER
 
     def _need(self, state: State, ask: Ask, facts: JobFacts) -> Need:
         read = tuple(_hashable(getattr(facts, name)) for name in self._keys)

@@ -15,6 +15,7 @@ from controlplane.domain.clusters import ClusterSpec, Offer
 from controlplane.domain.events import CapacityRequested
 from controlplane.domain.quantities import MAX_AMOUNT, MAX_MS, cost_micro_usd
 from controlplane.domain.reasons import Reason
+from controlplane.domain.topology import LEVELS, Level
 from controlplane.scheduler.agenda import Agenda, Group
 from controlplane.scheduler.draft import Draft, home_facts
 from controlplane.scheduler.facts import BudgetFacts, HomeFacts, OfferFacts, QueueFacts
@@ -23,6 +24,7 @@ from controlplane.scheduler.needs import INFEASIBLE, Need
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import BudgetAccount, Job, State
+from controlplane.scheduler.topology import CLUSTER, required_depth
 from controlplane.scheduler.verdicts import OfferVerdict, Refusal, Watch
 
 RENT_SLACK_MS = 900_000
@@ -39,6 +41,8 @@ _CURABLE = (
     Reason.NO_NODE_OF_MODEL,
     Reason.EXCEEDS_EVERY_NODE,
     Reason.EXCEEDS_CAPACITY,
+    Reason.EXCEEDS_TOPOLOGY,
+    Reason.TOPOLOGY,
     Reason.NOT_ELIGIBLE,
 )
 """What more nodes would cure."""
@@ -144,6 +148,9 @@ class Burst:
         left = offer.max_nodes - self._rented.get((spec.name, offer.name), 0)
         if nodes is None:
             return OfferVerdict(name, "its nodes do not hold the job, or the eligibility rules refuse them")
+        apart = _kept_apart(self._agenda.needs_of(self._state, job), nodes, offer)
+        if apart is not None:
+            return OfferVerdict(name, f"its nodes are not promised to share one {apart}, which the job requires")
         if nodes > left:
             return OfferVerdict(name, f"needs {nodes} nodes, {left} are left")
         estimate = job.cls.spec.estimate_ms
@@ -267,6 +274,13 @@ def _build(spec: ClusterSpec, offer: Offer) -> Build:
         labels=tuple(sorted(offer.labels.items())),
         is_open=True,
     )
+
+
+def _kept_apart(needs: tuple[Need, ...], nodes: int, offer: Offer) -> Level | None:
+    """The level that a gang requires and that several nodes of the offer are not promised to share."""
+    depth = max(required_depth(need) for need in needs)
+    promised = offer.together.depth if offer.together is not None else CLUSTER
+    return LEVELS[depth - 1] if nodes > 1 and promised < depth else None
 
 
 def _offer_facts(spec: ClusterSpec, offer: Offer, nodes: int, left: int, promise: int) -> OfferFacts:

@@ -319,7 +319,7 @@ class _Cycle:
             return self._by_needs[needs]
         if self._grant_if_it_fits(job, queue, needs, mask):
             return None
-        refusal = Refusal(self._outlook.reason(needs, job.cls.resources))
+        refusal = self._outlook.refusal(needs, job.cls.resources, mask)
         if mask is None and not is_flavored:
             self._by_needs[needs] = refusal
         return refusal
@@ -471,6 +471,7 @@ class _Cycle:
             short=dict(refusal.short),
             tally=refused,
             rule=refusal.rule,
+            topology=refusal.topology,
         )
 
     def account(self) -> None:

@@ -10,6 +10,7 @@ from controlplane.domain.quantities import CPU, GPU, MEMORY
 from controlplane.scheduler.agenda import Agenda, Order
 from controlplane.scheduler.draft import Draft
 from controlplane.scheduler.needs import INFEASIBLE, Column, Need, could_ever_fit, tally
+from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.quota import QueueNode, available
 from controlplane.scheduler.state import Job, State
 from controlplane.scheduler.verdicts import QueueStanding, QuotaStanding, RoleStanding, Watch
@@ -39,8 +40,11 @@ def fill_in(
         for key in queue.limited
         if key[1] in asked
     ]
-    for need in agenda.needs_of(state, job):
+    needs = agenda.needs_of(state, job)
+    for need in needs:
         watch.roles.append(_role(need, state, agenda, draft.column.kinds))
+    told = watch.refusal.topology if watch.refusal is not None else None
+    watch.topology = told or Outlook(state, agenda).nearest(needs, draft.column.kinds)
     served = (request.id for request in state.requests.values() if request.held_for == job.id and request.is_held)
     watch.served_by = next(served, None)
 

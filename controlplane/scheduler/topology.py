@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.domain.clusters import ClusterSpec
 from controlplane.domain.quantities import MAX_MEMBERS, MILLI
 from controlplane.domain.topology import LEVELS, Arrangement, Level, TopologyRequest
 from controlplane.scheduler.kinds import Kind, KindTable
@@ -35,7 +34,7 @@ from controlplane.scheduler.needs import INFEASIBLE, Column, Need
 from controlplane.scheduler.rules import Rules
 
 if TYPE_CHECKING:
-    from controlplane.scheduler.state import Node
+    from controlplane.scheduler.state import Node, State
 
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -78,23 +77,24 @@ def within(inner: Nearness, outer: Nearness) -> Nearness:
     )
 
 
+def required_depth(need: Need) -> int:
+    """The narrowest level in one domain of which the members of a role must be; the cluster's if any will do."""
+    said = (need.ask.gang, need.ask.role.topology)
+    return max((request.required.depth for request in said if request and request.required), default=CLUSTER)
+
+
+def gang_depth(needs: Sequence[Need]) -> int:
+    """The level in one domain of which the whole gang must be."""
+    return nearness(needs[0].ask.gang).required
+
+
 # --- the tree --------------------------------------------------------------------------------------------------------
 
 
 class DomainTree:
-    """All domains of a list of nodes. A domain is (depth, index); at each depth indices go by path."""
+    """All domains of the nodes at these paths. A domain is (depth, index); at each depth indices go by path."""
 
-    def __init__(self, nodes: Sequence[Node], clusters: Mapping[str, ClusterSpec]) -> None:
-        defaults = {name: _path(spec.topology) for name, spec in clusters.items()}
-        nowhere = _path({})
-        paths = [
-            (
-                node.build.cluster,
-                *_filled(node.topology, defaults.get(node.build.cluster, nowhere)),
-                node.name,
-            )
-            for node in nodes
-        ]
+    def __init__(self, paths: Sequence[Path]) -> None:
         order = sorted(range(len(paths)), key=paths.__getitem__)
         self._paths = [paths[row] for row in order]
         self.rows: Column = np.fromiter(order, dtype=np.int32, count=len(order))
@@ -127,38 +127,51 @@ class DomainTree:
         return "/".join(part for part in path[: _known_depth(path, depth) + 1] if part)
 
 
-_Path = tuple[str, ...]
+Path = tuple[str, ...]
 """Cluster, region, ..., NVLink domain, node; empty where unknown."""
 
 
-def _path(domains: Mapping[Level, str]) -> _Path:
-    return tuple(domains.get(level, "") for level in LEVELS[:-1])
-
-
-def declared(domains: Mapping[Level, str]) -> _Path:
+def declared(domains: Mapping[Level, str]) -> tuple[str, ...]:
     """The domains of a node as the state keeps them: by level without the host, empty where it says nothing; an empty
     tuple if it says nothing at all."""
-    return _path(domains) if domains else ()
+    return tuple(domains.get(level, "") for level in LEVELS[:-1]) if domains else ()
 
 
-def _filled(said: _Path, default: _Path) -> _Path:
-    if not said:
-        return default
-    return tuple(own or other for own, other in zip(said, default, strict=True))
+def paths_of(state: State, nodes: Sequence[Node]) -> list[Path]:
+    """Where the nodes are: by their own word, else by that of their cluster, else, for rented nodes that the offer
+    promised to be together, in a domain named after their request."""
+    return [(node.build.cluster, *_domains_of(state, node), node.name) for node in nodes]
 
 
-def _known_depth(path: _Path, depth: int) -> int:
+_NOWHERE = ("",) * (HOST - 1)
+
+
+def _domains_of(state: State, node: Node) -> tuple[str, ...]:
+    spec = state.clusters.get(node.build.cluster)
+    if spec is None or (not spec.topology and node.request is None):
+        return node.topology or _NOWHERE
+    own, all_of_it = node.topology or _NOWHERE, declared(spec.topology) or _NOWHERE
+    domains = [name or other for name, other in zip(own, all_of_it, strict=True)]
+    request = state.requests.get(node.request) if node.request is not None else None
+    if request is not None:
+        together = next((offer.together for offer in spec.offers if offer.name == request.offer), None)
+        if together is not None and together is not Level.HOST and not domains[together.depth - 1]:
+            domains[together.depth - 1] = request.id
+    return tuple(domains)
+
+
+def _known_depth(path: Path, depth: int) -> int:
     """The level that stands for a level: itself, or the next narrower one of which the name is known."""
     while not path[depth]:
         depth += 1
     return depth
 
 
-def _starts(paths: list[_Path]) -> list[list[int]]:
+def _starts(paths: list[Path]) -> list[list[int]]:
     """By depth: the positions at which a new domain begins. One begins where the paths differ at or above the level
     that stands for it."""
     starts: list[list[int]] = [[] for _ in range(HOST + 1)]
-    before: _Path = ()
+    before: Path = ()
     for position, path in enumerate(paths):
         differs = next((at for at in range(len(before)) if path[at] != before[at]), 0)
         stands = HOST
@@ -238,11 +251,9 @@ class Domains:
     """The tree of the present nodes with what is remembered about slots. Derived: the agenda drops it when the set of
     nodes or the table of kinds changes."""
 
-    def __init__(
-        self, nodes: Sequence[Node], clusters: Mapping[str, ClusterSpec], kinds: KindTable, rules: Rules
-    ) -> None:
-        self.tree = DomainTree(nodes, clusters)
-        self._kinds = kinds
+    def __init__(self, state: State, nodes: Sequence[Node], rules: Rules) -> None:
+        self.tree = DomainTree(paths_of(state, nodes))
+        self._kinds = state.kinds
         self._is_steady = not any("free" in path for path in rules.eligibility_reads)
         self._counts: dict[Need, SlotCount] = {}
         self._free = np.zeros((3, 64), dtype=np.int64)
@@ -259,15 +270,30 @@ class Domains:
     def has_in_all(self, needs: Sequence[Need], column: Column, mask: Mask | None) -> bool:
         """Whether all rows together have the GPUs, CPU and memory that the roles ask for: a gang for which they have
         not need not be tried."""
+        return bool((self.asked(needs) <= self._free_by_row(column, mask).sum(axis=1)).all())
+
+    def has_each(self, depth: int, needs: Sequence[Need], column: Column) -> Mask:
+        """The same for every domain of a level, by domain."""
+        sums = np.zeros((3, len(column) + 1), dtype=np.int64)
+        np.cumsum(self._free_by_row(column, None)[:, self.tree.rows], axis=1, out=sums[:, 1:])
+        starts = self.tree.starts[depth]
+        enough: Mask = (sums[:, starts[1:]] - sums[:, starts[:-1]] >= self.asked(needs)[:, None]).all(axis=0)
+        return enough
+
+    def _free_by_row(self, column: Column, mask: Mask | None) -> Counts:
         self._learn_free()
-        rows = column if mask is None else column[mask]
-        free = self._free[:, rows].sum(axis=1)
+        free: Counts = self._free[:, column if mask is None else column[mask]]
+        return free
+
+    @staticmethod
+    def asked(needs: Sequence[Need]) -> Counts:
+        """GPU, CPU and memory of all members together; of GPUs that are shared by memory, the least."""
         asked = np.zeros(3, dtype=np.int64)
         for need in needs:
             amounts = need.ask.amounts
             member = (need.ask.gpus * amounts.gpu_milli, amounts.cpu_milli, amounts.memory_bytes)
             asked += need.ask.role.count * np.array(member, dtype=np.int64)
-        return bool((asked <= free).all())
+        return asked
 
     def _learn_free(self) -> None:
         kinds = self._kinds.kinds

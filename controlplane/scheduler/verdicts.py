@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.domain.events import Tally
+from controlplane.domain.events import Tally, TopologyShort
 from controlplane.domain.reasons import Reason
 
 _NOTHING: Mapping[str, int] = {}
@@ -18,6 +18,8 @@ class Refusal:
     reason: Reason
     short: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     rule: str | None = None
+    topology: TopologyShort | None = None
+    """The best that one domain of a required level has, where that is what is in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +82,7 @@ class Watch:
     quotas: list[QuotaStanding] = field(default_factory=list)
     roles: list[RoleStanding] = field(default_factory=list)
     offers: list[OfferVerdict] = field(default_factory=list)
+    topology: TopologyShort | None = None
+    """The best that one domain of a level that it requires has."""
     served_by: str | None = None
     """The capacity request that is under way for it."""
