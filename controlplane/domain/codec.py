@@ -21,7 +21,8 @@ class MalformedEvent(Exception):
 
 def encode(event: Event) -> bytes:
     """Canonical payload bytes of an event."""
-    return canonical_bytes(event.model_dump(mode="json", exclude_defaults=True))
+    # Pydantic's own methods pass fifteen arguments more, here and in ``decode``: a quarter of the whole.
+    return canonical_bytes(event.__pydantic_serializer__.to_python(event, mode="json", exclude_defaults=True))
 
 
 def decode(type_name: str, payload: bytes) -> Event:
@@ -34,8 +35,9 @@ def decode(type_name: str, payload: bytes) -> Event:
     if model is None:
         raise UnknownEvent(f"event type {type_name!r} is not known to this version; the log is from a newer Tidegate")
     try:
-        return model.model_validate_json(payload)
+        event: Event = model.__pydantic_validator__.validate_json(payload)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "payload"
         raise MalformedEvent(f"{type_name}: {where}: {first['msg']}") from error
+    return event

@@ -7,15 +7,18 @@ from controlplane.domain.events import (
     CapacityObserved,
     CapacityReleased,
     CapacityRequested,
+    CycleDecided,
     Event,
     JobCancelRequested,
     JobEnded,
     JobRefused,
     JobRequeued,
+    JobSubmitted,
     LeaseGranted,
     LeaseObserved,
     LeaseRevoked,
     NodeObserved,
+    Ticked,
 )
 from controlplane.eventlog.port import Entry
 
@@ -24,25 +27,21 @@ def entry_of(
     event: Event, actor: str, now_ms: int, causation: int | None = None, payload: bytes | None = None
 ) -> Entry:
     """The entry for an event. ``payload`` are its canonical bytes, where they are known already."""
-    return Entry(
-        type=event.TYPE,
-        author=event.AUTHOR.value,
-        payload=encode(event) if payload is None else payload,
-        recorded_at_ms=now_ms,
-        actor=actor,
-        correlation=correlation_of(event),
-        causation=causation,
-    )
+    if payload is None:
+        payload = encode(event)
+    return Entry(event.TYPE, event.AUTHOR.value, payload, now_ms, actor, correlation_of(event), causation)
 
 
 def correlation_of(event: Event) -> str:
     """What the event is about: a job, a request for capacity, a node; empty for what is about the whole plane. (A
     submission is about the job that its own position names, which nobody knows before it is appended.)"""
-    match event:
-        case JobCancelRequested() | JobRefused() | JobRequeued() | JobEnded() | LeaseGranted():
-            return f"j{event.job}"
+    match event:  # the commonest first: each case is a question to the event
+        case JobSubmitted() | Ticked() | CycleDecided():
+            return ""
         case LeaseObserved() | LeaseRevoked():
             return event.lease.partition(".")[0]
+        case LeaseGranted() | JobEnded() | JobRequeued() | JobRefused() | JobCancelRequested():
+            return f"j{event.job}"
         case CapacityRequested() | CapacityReleased() | CapacityObserved():
             return event.request
         case NodeObserved():
