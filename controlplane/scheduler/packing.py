@@ -15,8 +15,9 @@ GPUs, nearness ranks nodes.
 What is guaranteed. A gang of one role without quota by flavor is placed exactly if a domain of its required level has
 room for it, and at the narrowest level at and above the preferred one that has: alike members on different nodes cannot
 get into each other's way. Two roles without a topology of their own are placed exactly if they fit when no node holds
-more than one member. Everything else is a search of at most :data:`MAX_TRIES` tries per gang, counted and never timed:
-it may refuse a gang of several roles that only some exchange would fit.
+more than one member. Everything else is a search of at most :data:`MAX_TRIES` tries per gang (and, for large gangs, of
+so many seats taken on the way), counted and never timed: it may refuse a gang of several roles that only some exchange
+would fit.
 """
 
 from __future__ import annotations
@@ -40,20 +41,30 @@ Mask = NDArray[np.bool_]
 
 MAX_TRIES = 64
 """How often one gang of several roles, or under quota by flavor, may try to seat a role in a domain."""
+SEATS_TRIED = 4_000
+SEATS_TRIED_PER_MEMBER = 8
+"""Seats that may be taken on the way, the final ones included: this many and so many for each member. Taking one costs
+some microseconds."""
 MAX_ORDERS = 6
 """Orders of the roles that are tried: all of three roles."""
 
 
 @dataclass(slots=True, eq=False)
 class _Gang:
-    """What one call places: who, in which roles, for whom, and where it may go at all."""
+    """What one call places, for whom, and how much of a search it has left."""
 
     job: int
     queue: QueueNode
-    mask: Mask | None
     flavored: list[Key]
     """Keys of the queue's quota that are limited by flavor."""
+    seats_left: int
+    """How many seats may still be tried."""
     tries: int = MAX_TRIES
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the search is over, found or not."""
+        return self.tries <= 0 or self.seats_left <= 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,8 +114,9 @@ class Packer:
         the gang's topology where the job itself says nothing.
         """
         flavored = [key for key in queue.limited if key[0] != "any"]
-        gang = _Gang(job, queue, mask, flavored)
-        if len(needs) == 1 and needs[0].ask.role.count == 1:
+        members = sum(need.ask.role.count for need in needs)
+        gang = _Gang(job, queue, flavored, SEATS_TRIED + SEATS_TRIED_PER_MEMBER * members)
+        if members == 1:
             return self._seat_role(gang, needs[0], mask)
         place = self._place_near if cares(needs, policy) else self._place_anywhere
         if len(self._clusters) < 2:
@@ -146,7 +158,7 @@ class Packer:
             return None
         for order in islice(_orders(needs, rooms), 1, MAX_ORDERS):
             seats = self._in_order(gang, order, mask)
-            if seats is not None:
+            if seats is not None or gang.is_spent:
                 return seats
         plans = [_RolePlan(need, Nearness()) for need in needs]
         return self._search(gang, plans, Nearness(), mask, self._giving_way)
@@ -168,10 +180,11 @@ class Packer:
             allowed = self._allowed_flavors(gang, need, mask) if gang.flavored else mask
             seat = self._seat(gang.job, need, ordinal, allowed)
             if seat is None:
-                self._draft.stand_up(gang.queue, seats)
+                self._give_up(gang, seats)
                 return None
             self._draft.sit(gang.queue, seat)
             seats.append(seat)
+        gang.seats_left -= len(seats)
         return seats
 
     def _seat(self, job: int, need: Need, ordinal: int, mask: Mask | None) -> DraftSeat | None:
@@ -227,7 +240,7 @@ class Packer:
             for order in orders:
                 plans = [_RolePlan(need, nearness(need.ask.role.topology, _arranged(near))) for need in order]
                 seats = self._search(gang, plans, near, mask, seat_in)
-                if seats is not None or gang.tries <= 0:
+                if seats is not None or gang.is_spent:
                     return seats
         return None
 
@@ -242,7 +255,7 @@ class Packer:
         """The gang in the first of its domains in which every role finds a place."""
         rooms = self._rooms(tuple(plan.need for plan in plans), mask)
         for domain in self._tightest(plans, rooms, near, (CLUSTER, -1)):
-            if gang.tries <= 0:
+            if gang.is_spent:
                 return None
             seats = self._roles_in(gang, plans, domain, mask, seat_in)
             if seats is not None:
@@ -260,7 +273,7 @@ class Packer:
         """All roles in one domain, depth first: a role that finds no place sends the one before it on."""
         rooms = self._rooms((plans[0].need,), mask)
         for inner in self._tightest(plans[:1], rooms, plans[0].near, domain):
-            if gang.tries <= 0:
+            if gang.is_spent:
                 return None
             gang.tries -= 1
             seats = seat_in(gang, plans, inner, mask)
@@ -349,11 +362,16 @@ class Packer:
             for _ in range(members):
                 seat = self._seat_at(gang, need, len(seats), row, mask)
                 if seat is None:
-                    self._draft.stand_up(gang.queue, seats)
+                    self._give_up(gang, seats)
                     return None
                 self._draft.sit(gang.queue, seat)
                 seats.append(seat)
+        gang.seats_left -= len(seats)
         return seats
+
+    def _give_up(self, gang: _Gang, seats: list[DraftSeat]) -> None:
+        gang.seats_left -= len(seats)
+        self._draft.stand_up(gang.queue, seats)
 
     def _seat_at(self, gang: _Gang, need: Need, ordinal: int, row: int, mask: Mask | None) -> DraftSeat | None:
         scores = need.row_scores(self._draft.column)
