@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 
 from controlplane.domain.clusters import ClusterSpec, NodeShape, NodeState
 from controlplane.domain.events import Member
+from controlplane.domain.topology import Level
 
 
 class AdapterError(Exception):
@@ -103,6 +104,8 @@ class SeenNode:
     flavor: str
     labels: Mapping[str, str] = field(default_factory=dict)
     request: str | None = None
+    topology: Mapping[Level, str] = field(default_factory=dict)
+    """Level -> name of the domain that it is in, as far as the cluster knows."""
 
 
 class SeenCapacityPhase(StrEnum):

@@ -20,6 +20,7 @@ It may not know the time (it comes in as an argument), and decides nothing that 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.events import (
@@ -117,7 +118,7 @@ class Agent:
         elif isinstance(event, NodeObserved) and self._mark is None:
             # After a restart: what the plane believes of a node, so that one which vanished meanwhile is noticed.
             self._nodes[event.node] = SeenNode(
-                event.node, event.state, event.shape, event.flavor, event.labels, event.request
+                event.node, event.state, event.shape, event.flavor, event.labels, event.request, event.topology
             )
 
     # --- with the cluster --------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Agent:
             listed = {node.node for node in view.nodes}
             for name, known in self._nodes.items():
                 if name not in listed and known.state is not NodeState.LOST:
-                    gone = SeenNode(name, NodeState.LOST, known.shape, known.flavor, known.labels, known.request)
+                    gone = replace(known, state=NodeState.LOST)
                     self._nodes[name] = gone
                     lost.append(gone)
         return lost
@@ -207,5 +208,6 @@ class Agent:
             flavor=node.flavor,
             labels=dict(node.labels),
             request=node.request,
+            topology=dict(node.topology),
         )
         self._reports.add(("node", node.node), event)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from controlplane.domain.clusters import ClusterSpec, NodeShape, NodeState
 from controlplane.domain.events import LeasePhase
+from controlplane.domain.topology import Level
 from federation.port import AskSomeone, BadConfig, CapacityWanted, Refused, SeenCapacityPhase, SeenPhase, TryAgain
 from federation.simulated.config import OutageKind, SimulatedConfig, TrueRuns
 from federation.simulated.draws import draw_below, happens
@@ -96,6 +97,7 @@ class NodeRecord:
     """How often it has started."""
     has_left: bool = False
     gangs: dict[str, None] = field(default_factory=dict)
+    topology: Mapping[Level, str] = field(default_factory=dict)
 
 
 class Changes(NamedTuple):
@@ -128,7 +130,7 @@ class SimulatedCluster:
         self._now_ms = 0
         for number, group in enumerate(config.nodes):
             for name in group.node_names(spec.name, number):
-                self._add_node(NodeRecord(name, group.shape, group.flavor, group.labels), 0)
+                self._add_node(NodeRecord(name, group.shape, group.flavor, group.labels, topology=group.topology), 0)
         for death in config.deaths:
             if death.node not in self._nodes and not spec.offers:
                 raise BadConfig(f"cluster {spec.name!r}: deaths name a node {death.node!r} that is not among its nodes")

@@ -15,6 +15,7 @@ from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import LeasePhase
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import PPM, Millis, Name
+from controlplane.domain.topology import DomainNames
 from controlplane.domain.workloads import Labels
 from federation.port import BadConfig
 
@@ -33,6 +34,8 @@ class NodeGroup(Model):
     shape: NodeShape
     flavor: Name
     labels: Labels = Field(default_factory=dict)
+    topology: DomainNames = Field(default_factory=dict)
+    """The domains that all of them are in."""
 
     @model_validator(mode="after")
     def _one_way_of_naming(self) -> Self:

@@ -19,7 +19,9 @@ def seen_lease(record: GangRecord) -> SeenLease:
 
 def seen_node(record: NodeRecord) -> SeenNode:
     """A node in a view."""
-    return SeenNode(record.name, record.state, record.shape, record.flavor, record.labels, record.request)
+    return SeenNode(
+        record.name, record.state, record.shape, record.flavor, record.labels, record.request, record.topology
+    )
 
 
 def seen_capacity(order: Order, charged_micro_usd: int) -> SeenCapacity:
