@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from controlplane.domain.mig import GEOMETRIES, Geometry, geometry_of
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import MAX_GPUS_PER_NODE, Amount, Millis, Name
 from controlplane.domain.topology import DomainNames, Level
@@ -37,6 +38,12 @@ class NodeShape(Model):
     gpus: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE, strict=True)] = 0
     gpu_model: Name | None = None
     gpu_memory_bytes: Amount = 0
+    """Of each GPU; 0 does not say."""
+    mig: Annotated[bool, Field(strict=True)] | Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE, strict=True)] = False
+    """GPUs in MIG mode: all, or the first so many by index. They take MIG instances only."""
+    mig_repartition: bool = False
+    """Whether an idle GPU may change its mode: then a whole-GPU member may take an empty one that is in MIG mode, and a
+    MIG instance may be cut from an idle one that is not."""
     other: dict[Name, Amount] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -44,6 +51,28 @@ class NodeShape(Model):
         if self.gpus > 0 and self.gpu_model is None:
             raise ValueError("a node with GPUs names their model (gpu_model)")
         return self
+
+    @model_validator(mode="after")
+    def _mig_is_known(self) -> Self:
+        if self.mig_gpus > self.gpus:
+            raise ValueError(f"mig is {self.mig_gpus} with {self.gpus} GPUs; no more can be in MIG mode than there are")
+        if (self.mig or self.mig_repartition) and self.mig_geometry is None:
+            known = ", ".join(geometry.name for geometry in GEOMETRIES)
+            raise ValueError(
+                f"no MIG placements are known for gpu_model {self.gpu_model!r} with gpu_memory_bytes "
+                f"{self.gpu_memory_bytes}; use a model and size among {known}, or leave out mig"
+            )
+        return self
+
+    @property
+    def mig_gpus(self) -> int:
+        """How many GPUs are in MIG mode."""
+        return self.gpus if self.mig is True else int(self.mig)
+
+    @property
+    def mig_geometry(self) -> Geometry | None:
+        """How its GPUs may be cut."""
+        return geometry_of(self.gpu_model or "", self.gpu_memory_bytes)
 
 
 class Offer(Model):

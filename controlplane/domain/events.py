@@ -16,7 +16,7 @@ from controlplane.domain.model import Model
 from controlplane.domain.quantities import Amount, Millis, Name
 from controlplane.domain.queues import QueueSpec
 from controlplane.domain.topology import DomainNames, Level
-from controlplane.domain.workloads import JobSpec, Labels
+from controlplane.domain.workloads import JobSpec, Labels, Role
 
 
 class Author(StrEnum):
@@ -83,6 +83,15 @@ class BudgetConfigured(Event):
     TYPE = "budget_configured/1"
     AUTHOR = Author.CONFIGURED
     spec: Budget
+
+
+class TypicalJobsConfigured(Event):
+    """What jobs are like, for the measure of fragmentation; it is learned from submissions otherwise."""
+
+    TYPE = "typical_jobs_configured/1"
+    AUTHOR = Author.CONFIGURED
+    roles: tuple[Role, ...]
+    """Members as they ask; ``count`` is how often. None lets it be learned again."""
 
 
 class PolicyActivated(Event):
@@ -196,6 +205,8 @@ class Tally(Model):
     """Not large enough even when empty."""
     no_cpu: int = 0
     no_memory: int = 0
+    mig_misplaced: int = 0
+    """Enough slices of a GPU are free for the MIG profile, but the instances that are there lie where it would have to."""
     no_gpu: int = 0
     no_other: int = 0
     fitting: int = 0
@@ -221,6 +232,8 @@ class Member(Model):
     ordinal: int
     node: str
     gpus: tuple[int, ...] = ()
+    slices: tuple[int, ...] = ()
+    """For MIG instances: the first memory slice of each, in the order of ``gpus``."""
 
 
 class LeaseGranted(Event):
@@ -389,6 +402,7 @@ EVENTS: tuple[type[Event], ...] = (
     ClusterConfigured,
     BudgetConfigured,
     PolicyActivated,
+    TypicalJobsConfigured,
     NodeObserved,
     LeaseObserved,
     CapacityObserved,

@@ -48,6 +48,19 @@ def share_ppb(used: int, total: int) -> int:
     return min(MAX_AMOUNT, ceil_div(used * PPB, total))
 
 
+def memory_milli(asked_bytes: int, gpu_memory_bytes: int) -> int:
+    """The part of a GPU that a part of its memory counts, rounded up, so that parts that fit by this count fit by bytes.
+
+    More than the GPU has gives more than 1,000; nothing is known of a GPU that does not say its memory: no part fits.
+    """
+    return ceil_div(asked_bytes * MILLI, gpu_memory_bytes) if gpu_memory_bytes else MAX_AMOUNT
+
+
+def mig_milli(slices: int, slices_in_all: int) -> int:
+    """Milli-GPU of a MIG instance by its compute slices, rounded down: all instances of a GPU never count more than it."""
+    return slices * MILLI // slices_in_all
+
+
 def cost_micro_usd(price_micro_usd_per_hour: int, duration_ms: int) -> int:
     """Price times time, rounded up to the micro-dollar: a promise must never be smaller than the bill."""
     return ceil_div(price_micro_usd_per_hour * duration_ms, MS_PER_HOUR)

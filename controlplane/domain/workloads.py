@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from controlplane.domain.mig import MILLI_OF_PROFILE
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import (
     CPU,
@@ -35,7 +36,17 @@ class Role(Model):
     gpu_milli: Annotated[int, Field(ge=1, le=MILLI, strict=True)] = MILLI
     """Of each GPU, in thousandths; a fraction only when ``gpus`` is 1."""
     gpu_models: Annotated[tuple[Name, ...], Field(max_length=64)] = ()
-    """Models accepted, any of them; empty accepts all."""
+    """Models accepted, any of them; empty accepts all. The order is a preference for rules that score by it."""
+    gpu_memory_bytes: Amount = 0
+    """Share one GPU by its memory instead of ``gpu_milli``; 0 does not."""
+    gpu_memory_min_bytes: Amount = 0
+    """Memory that each GPU must have in all; nodes that do not say theirs are refused."""
+    mig_profile: Annotated[str, Field(max_length=32)] = ""
+    """A MIG instance such as ``1g.10gb`` for each of ``gpus``; empty for whole GPUs or parts of them."""
+    throughput_ppm: Annotated[dict[Name, Annotated[int, Field(ge=1, le=10**9, strict=True)]], Field(max_length=64)] = (
+        Field(default_factory=dict)
+    )
+    """How fast the work goes on a model, in millionths of some common speed; models that are not named count 1,000,000."""
     other: dict[Name, Amount] = Field(default_factory=dict)
     """Named resources: ephemeral storage, licences, whatever a node declares."""
     topology: TopologyRequest | None = None
@@ -46,6 +57,24 @@ class Role(Model):
         if self.gpu_milli != MILLI and self.gpus != 1:
             raise ValueError("a fraction of a GPU (gpu_milli below 1000) needs gpus: 1")
         return self
+
+    @model_validator(mode="after")
+    def _one_way_to_share(self) -> Self:
+        if self.gpu_memory_bytes and (self.gpus != 1 or self.gpu_milli != MILLI or self.mig_profile):
+            raise ValueError("gpu_memory_bytes shares one GPU by its memory: give gpus: 1, no gpu_milli, no mig_profile")
+        if self.mig_profile and self.mig_profile not in MILLI_OF_PROFILE:
+            known = ", ".join(sorted(MILLI_OF_PROFILE))
+            raise ValueError(f"mig_profile {self.mig_profile!r} is not known; use one of {known}")
+        if self.mig_profile and (self.gpus == 0 or self.gpu_milli != MILLI):
+            raise ValueError("mig_profile needs the number of instances in gpus, and no gpu_milli")
+        return self
+
+    @property
+    def gpu_milli_least(self) -> int:
+        """What each of its GPUs counts at least. A part by memory counts more on a GPU with less of it."""
+        if self.gpus == 0:
+            return 0
+        return 1 if self.gpu_memory_bytes else MILLI_OF_PROFILE.get(self.mig_profile, self.gpu_milli)
 
 
 class JobSpec(Model):

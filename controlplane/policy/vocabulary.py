@@ -128,6 +128,9 @@ JOB = Record(
         Field("attempts", _I, "attempts", "how often it has been started so far"),
         Field("estimate_ms", _I, "ms", "how long it will run, as the submitter believes", optional=True),
         Field("wait_limit_ms", _I, "ms", "how long after submission it gives up waiting", optional=True),
+        Field(
+            "throughput_best_ppm", _I, "parts per million", "how fast it goes on the best model that it names a speed for"
+        ),
     ),
 )
 
@@ -142,6 +145,9 @@ ROLE = Record(
         Field("gpus", _I, "GPUs", "GPUs of one member"),
         Field("gpu_milli", _I, "milli-GPU", "how much of each GPU; below 1000 it shares one GPU with others"),
         Field("gpu_models", CelType.STRINGS, "", "GPU models that it accepts, any of them; empty accepts all"),
+        Field("gpu_memory_bytes", _I, "bytes", "what it takes of one GPU's memory if it shares by memory, else 0"),
+        Field("gpu_memory_min_bytes", _I, "bytes", "memory that each GPU must have in all; 0 accepts any"),
+        Field("mig_profile", _S, "", "MIG instance for each of its GPUs, such as '1g.10gb'; empty for none"),
     ),
 )
 
@@ -191,6 +197,28 @@ NODE = Record(
         Field("gpu_free_milli", _I, "milli-GPU", "what is free on all its GPUs together"),
         Field("gpus_free", _I, "GPUs", "GPUs of which nothing is used"),
         Field("gpu_free_largest_milli", _I, "milli-GPU", "what is free on the GPU with most free"),
+        Field("gpu_memory_bytes", _I, "bytes", "memory of each of its GPUs; 0 if not known"),
+        Field("mig_gpus", _I, "GPUs", "how many GPUs are in MIG mode"),
+        Field(
+            "mig_placements", _I, "", "MIG placements still possible: over its GPUs and all profiles, the starts that are free"
+        ),
+        Field("fragmentation_milli", _I, "milli-GPU", "free GPU that typical jobs could not use, on average over them"),
+    ),
+)
+
+AFTER = Record(
+    "After",
+    "A kind of node as it would be with a member of the role on it, and how it suits the role.",
+    (
+        *NODE.fields,
+        Field("model_rank", _I, "", "place of the node's GPU model in the role's list: 0 is the first choice, or no list"),
+        Field("throughput_ppm", _I, "parts per million", "how fast the role goes on the model; 1000000 if it does not say"),
+        Field(
+            "descent_score",
+            _I,
+            "",
+            "0 to 99: 100 x sigmoid(fragmentation before - after, in GPUs), cut; above 50 lessens fragmentation",
+        ),
     ),
 )
 
@@ -246,7 +274,7 @@ BUDGET = Record(
     ),
 )
 
-RECORDS = (JOB, ROLE, QUEUE, CLUSTER, NODE, CANDIDATE, HOME, OFFER, BUDGET)
+RECORDS = (JOB, ROLE, QUEUE, CLUSTER, NODE, AFTER, CANDIDATE, HOME, OFFER, BUDGET)
 
 NOW = Variable("now", None, "the instant of the decision, in ms since the epoch")
 _JOB = Variable("job", JOB, "the job")
@@ -301,7 +329,7 @@ POINTS: tuple[Point, ...] = (
             _ROLE,
             Variable("cluster", CLUSTER, "the cluster of the node"),
             Variable("before", NODE, "the node as it is"),
-            Variable("after", NODE, "the node as it would be with the member on it"),
+            Variable("after", AFTER, "the node as it would be with the member on it"),
             Variable("candidate", CANDIDATE, "the very node; reading it costs one question per node", optional=True),
         ),
         Answer.INT,

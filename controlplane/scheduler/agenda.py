@@ -96,7 +96,10 @@ class Agenda:
         )
         self._admissions: dict[int, Answer[str | None]] = {}
         self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
-        self._eligibility_is_steady = not any("free" in path for path in rules.eligibility_reads)
+        self._node_reads = sorted(rules.eligibility_reads | rules.scoring_reads)
+        self._eligibility_is_steady = not any(
+            word in path for path in rules.eligibility_reads for word in ("free", "fragmentation", "mig_placements")
+        )
         self.outlooks: dict[tuple[Need, ...], Reason] = {}
         """Why a gang does not fit, for the present set of nodes."""
         self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
@@ -150,6 +153,11 @@ class Agenda:
         self.offer_sizes.clear()
         self._domains = None
         self._columns_version = -1
+
+    def typical_changed(self) -> None:
+        """Called by the fold when other jobs are typical: what rules say of fragmentation is to be asked again."""
+        if any("fragmentation" in path or "descent" in path for path in self._node_reads):
+            self.forget_kinds()
 
     def node_changed(self, node: Node) -> None:
         """Called by the fold when a node moved to another kind."""

@@ -263,6 +263,7 @@ class Burst:
 
 def _build(spec: ClusterSpec, offer: Offer) -> Build:
     shape = offer.shape
+    geometry = shape.mig_geometry if shape.mig_gpus or shape.mig_repartition else None
     return Build(
         cluster=spec.name,
         flavor=offer.flavor,
@@ -273,6 +274,10 @@ def _build(spec: ClusterSpec, offer: Offer) -> Build:
         other=tuple(sorted(shape.other.items())),
         labels=tuple(sorted(offer.labels.items())),
         is_open=True,
+        gpu_memory_bytes=shape.gpu_memory_bytes,
+        mig_gpus=shape.mig_gpus,
+        mig_geometry=geometry.name if geometry is not None else "",
+        mig_repartition=shape.mig_repartition,
     )
 
 

@@ -42,6 +42,7 @@ from controlplane.domain.events import (
     Tally,
 )
 from controlplane.domain.ids import JobId, lease_id
+from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Order, agenda_for
@@ -381,7 +382,13 @@ class _Cycle:
             attempt=attempt,
             cluster=nodes[first.row].build.cluster,
             members=tuple(
-                Member(role=seat.need.ask.role.name, ordinal=seat.ordinal, node=names[seat.row], gpus=seat.gpus)
+                Member(
+                    role=seat.need.ask.role.name,
+                    ordinal=seat.ordinal,
+                    node=names[seat.row],
+                    gpus=gpus_of(seat.gpus),
+                    slices=slices_of(seat.gpus),
+                )
                 for seat in seats
             ),
             rule=first.need.rule(first.kind_before),

@@ -47,14 +47,14 @@ class Draft:
         """Put one member on its node."""
         self._before.append((seat.row, seat.kind_before))
         self.column.put(seat.row, self._kinds.take(seat.kind_before, seat.need.ask.amounts, seat.gpus))
-        self._use(queue, seat.flavor, seat.need.ask, 1)
+        self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), 1)
 
     def stand_up(self, queue: QueueNode, seats: list[DraftSeat]) -> None:
         """Undo :meth:`sit` for the members of a gang that did not fit as a whole, last first."""
         for seat in reversed(seats):
             self._before.pop()
             self.column.put(seat.row, seat.kind_before)
-            self._use(queue, seat.flavor, seat.need.ask, -1)
+            self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), -1)
 
     def _use(self, queue: QueueNode, flavor: str, ask: Ask, sign: int) -> None:
         for node in queue.path:

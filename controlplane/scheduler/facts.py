@@ -33,6 +33,8 @@ class JobFacts:
     attempts: int
     estimate_ms: int | None = None
     wait_limit_ms: int | None = None
+    throughput_best_ppm: int = 1_000_000
+    """How fast it goes on the model that suits it best, of those that its roles name a speed for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +48,10 @@ class RoleFacts:
     gpus: int
     gpu_milli: int
     gpu_models: tuple[str, ...]
+    gpu_memory_bytes: int = 0
+    """What it takes of the memory of one GPU, where it shares by memory."""
+    gpu_memory_min_bytes: int = 0
+    mig_profile: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +101,29 @@ class NodeFacts:
     """GPUs of which nothing is used."""
     gpu_free_largest_milli: int
     """What is free on the GPU with most free."""
+    gpu_memory_bytes: int = 0
+    """Of each GPU in all; 0 if not known."""
+    mig_gpus: int = 0
+    """GPUs in MIG mode."""
+    mig_placements: int = 0
+    """MIG placements that are still possible: over all GPUs that are cut or may be, over all profiles, the starts that
+    are free."""
+    fragmentation_milli: int = 0
+    """GPU that typical jobs could not use here, see :mod:`controlplane.scheduler.fragmentation`. Measured only for rules
+    that read it."""
+
+
+@dataclass(slots=True, eq=False)
+class AfterFacts(NodeFacts):
+    """A kind of node as it would be with a member of one role on it, and how it suits that role."""
+
+    model_rank: int = 0
+    """Place of the node's GPU model in the list of the role: 0 is its first choice, and where it lists none."""
+    throughput_ppm: int = 1_000_000
+    """How fast the role goes on the model."""
+    descent_score: int = 50
+    """0 to 99, by how much the member takes away fragmentation: int(100 sigmoid(GPUs of fragmentation before - after)),
+    so that 50 to 99 lessens it. Measured only for rules that read it."""
 
 
 @dataclass(slots=True, eq=False)

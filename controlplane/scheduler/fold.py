@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from controlplane.domain.clusters import Budget, NodeState
@@ -35,9 +36,12 @@ from controlplane.domain.events import (
     PolicyActivated,
     QueueConfigured,
     Ticked,
+    TypicalJobsConfigured,
 )
+from controlplane.domain.mig import spots
 from controlplane.domain.quantities import MAX_MS
 from controlplane.scheduler.facts import ClusterFacts
+from controlplane.scheduler.fragmentation import shape_of
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.quota import QueueNode, QueueTree, charge
 from controlplane.scheduler.state import (
@@ -78,6 +82,8 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     state.arrivals.append(job)
     state.began_waiting.append(job)
     _count_pending(state, job, 1)
+    if state.typical.see(job.cls.shapes):
+        _typical_changed(state)
     if spec.wait_limit_ms is not None:
         insort(state.expiries, (event.submitted_ms + spec.wait_limit_ms, job.id))
 
@@ -147,7 +153,15 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     job = state.jobs[event.job]
     asks = {ask.role.name: ask for ask in job.cls.asks}
     seats = tuple(
-        Seat(m.node, m.role, m.ordinal, asks[m.role], m.gpus, state.nodes[m.node].build.flavor) for m in event.members
+        Seat(
+            m.node,
+            m.role,
+            m.ordinal,
+            asks[m.role].on(state.nodes[m.node].build),
+            spots(m.gpus, m.slices),
+            state.nodes[m.node].build.flavor,
+        )
+        for m in event.members
     )
     rented = {state.nodes[seat.node].request for seat in seats}
     requests = tuple(sorted(name for name in rented if name is not None))
@@ -282,6 +296,7 @@ def _node_observed(state: State, event: NodeObserved) -> None:
 
 def _build(event: NodeObserved) -> Build:
     shape = event.shape
+    geometry = shape.mig_geometry if shape.mig_gpus or shape.mig_repartition else None
     return Build(
         cluster=event.cluster,
         flavor=event.flavor,
@@ -292,6 +307,10 @@ def _build(event: NodeObserved) -> Build:
         other=tuple(sorted(shape.other.items())),
         labels=tuple(sorted(event.labels.items())),
         is_open=event.state is NodeState.READY,
+        gpu_memory_bytes=shape.gpu_memory_bytes,
+        mig_gpus=shape.mig_gpus,
+        mig_geometry=geometry.name if geometry is not None else "",
+        mig_repartition=shape.mig_repartition,
     )
 
 
@@ -411,7 +430,7 @@ def _cluster_configured(state: State, event: ClusterConfigured) -> None:
 
 def reset_kinds(state: State) -> None:
     """What rules see of a cluster is part of every kind: make all kinds anew."""
-    state.kinds = KindTable()
+    state.kinds = KindTable(state.typical)
     state.asks = {}
     if state.agenda is not None:
         state.agenda.forget_kinds()
@@ -423,7 +442,7 @@ def reset_kinds(state: State) -> None:
     for lease in state.leases.values():
         by_role = {ask.role.name: ask for ask in lease.job.cls.asks}
         lease.seats = tuple(
-            Seat(seat.node, seat.role, seat.ordinal, by_role[seat.role], seat.gpus, seat.flavor) for seat in lease.seats
+            replace(seat, ask=by_role[seat.role].counting(seat.ask.amounts.gpu_milli)) for seat in lease.seats
         )
     for node in state.nodes.values():
         node.kind = state.kinds.empty(node.build)
@@ -431,6 +450,18 @@ def reset_kinds(state: State) -> None:
             for seat in lease.seats:
                 if seat.node == node.name and node.state is not NodeState.LOST:
                     node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
+
+
+def _typical_jobs_configured(state: State, event: TypicalJobsConfigured) -> None:
+    state.typical.configure([(shape_of(role), role.count) for role in event.roles])
+    _typical_changed(state)
+
+
+def _typical_changed(state: State) -> None:
+    """Rules that read fragmentation would say something else now."""
+    state.freed += 1
+    if state.agenda is not None:
+        state.agenda.typical_changed()
 
 
 def _budget_configured(state: State, event: BudgetConfigured) -> None:
@@ -515,6 +546,7 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     JobRequeued: _job_requeued,
     JobEnded: _job_ended,
     JobsWaiting: _jobs_waiting,
+    TypicalJobsConfigured: _typical_jobs_configured,
     CapacityRequested: _capacity_requested,
     CapacityReleased: _capacity_released,
     CycleDecided: _cycle_decided,

@@ -10,10 +10,14 @@ from collections.abc import Iterable
 
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.events import CapacityRequested, Event, LeaseGranted
+from controlplane.domain.mig import GEOMETRIES, gpu_of, start_of
 from controlplane.domain.quantities import MILLI
 from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.quota import available, charge
-from controlplane.scheduler.state import Lease, Node, Phase, State
+from controlplane.scheduler.state import Lease, Node, Phase, Seat, State
+
+
+GEOMETRY = {geometry.name: geometry for geometry in GEOMETRIES}
 
 
 class InvariantBroken(AssertionError):
@@ -56,6 +60,7 @@ def _check_node(state: State, node: Node) -> None:
     kind, build = state.kinds.kinds[node.kind], node.build
     cpu, memory = build.cpu_milli, build.memory_bytes
     gpus = [MILLI] * build.gpus
+    slices = [0] * len(kind.slices)
     other = dict(build.other)
     for lease in node.leases.values():
         for seat in lease.seats:
@@ -63,15 +68,28 @@ def _check_node(state: State, node: Node) -> None:
                 continue
             cpu -= seat.ask.amounts.cpu_milli
             memory -= seat.ask.amounts.memory_bytes
-            for index in seat.gpus:
-                gpus[index] -= seat.ask.amounts.gpu_milli
+            for spot in seat.gpus:
+                gpus[gpu_of(spot)] -= seat.ask.amounts.gpu_milli
+                if slices:
+                    _take_slices(node, slices, spot, seat)
             for resource, amount in seat.ask.amounts.other:
                 other[resource] = other.get(resource, 0) - amount
-    free = (cpu, memory, tuple(gpus), tuple(sorted(other.items())))
-    kept = (kind.cpu_free, kind.memory_free, kind.gpu_free, kind.other_free)
+    free = (cpu, memory, tuple(gpus), tuple(sorted(other.items())), tuple(slices))
+    kept = (kind.cpu_free, kind.memory_free, kind.gpu_free, kind.other_free, kind.slices)
     _demand(free == kept, f"node {node.name}: kept as {kept}, its leases say {free}")
     least = min(cpu, memory, *gpus, *other.values()) if gpus or other else min(cpu, memory)
     _demand(least >= 0, f"node {node.name}: more is allocated than it has: {free} is left")
+
+
+def _take_slices(node: Node, slices: list[int], spot: int, seat: Seat) -> None:
+    """No slice of a GPU is given twice, and a GPU that is taken whole or in parts is not cut."""
+    geometry, gpu, start = GEOMETRY[node.build.mig_geometry], gpu_of(spot), start_of(spot)
+    profile = geometry.by_name.get(seat.ask.amounts.mig_profile)
+    if start >= 0:
+        _demand(profile is not None and start in profile.starts, f"node {node.name}: {profile} cannot begin at {start}")
+    taken = profile.mask(start) if profile is not None else geometry.whole * (seat.ask.amounts.gpu_milli == MILLI)
+    _demand(slices[gpu] & taken == 0, f"node {node.name}: slices of GPU {gpu} are given twice")
+    slices[gpu] |= taken
 
 
 def _check_gang(lease: Lease) -> None:

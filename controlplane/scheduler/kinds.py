@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
-from controlplane.domain.quantities import MILLI
-from controlplane.scheduler.facts import ClusterFacts, NodeFacts
+from controlplane.domain.mig import gpu_of, start_of
+from controlplane.domain.quantities import MILLI, memory_milli
+from controlplane.scheduler import mig
+from controlplane.scheduler.facts import AfterFacts, ClusterFacts, NodeFacts
+from controlplane.scheduler.fragmentation import Meter, TypicalJobs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,8 +30,12 @@ class Amounts:
     cpu_milli: int
     memory_bytes: int
     gpu_milli: int
-    """Of each GPU that it is given."""
+    """Of each GPU that it is given; for a part by memory the least that it can be, see :func:`gpu_milli_on`."""
     other: tuple[tuple[str, int], ...]
+    gpu_memory_bytes: int = 0
+    """Of one GPU, instead of a part in milli-GPU; 0 otherwise."""
+    mig_profile: str = ""
+    """Of each instance that it is given; empty for whole GPUs and parts of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,22 @@ class Build:
     labels: tuple[tuple[str, str], ...]
     is_open: bool
     """False for a cordoned node: it takes nothing new."""
+    gpu_memory_bytes: int = 0
+    """Of each GPU; 0 if not known."""
+    mig_gpus: int = 0
+    """GPUs in MIG mode: the first so many."""
+    mig_geometry: str = ""
+    """How its GPUs are cut; empty if none is and none may be."""
+    mig_repartition: bool = False
+    """Whether idle GPUs may change their mode."""
+
+    def may_be_cut(self, gpu: int) -> bool:
+        """Whether MIG instances may be on a GPU while nothing else is."""
+        return gpu < self.mig_gpus or self.mig_repartition
+
+    def may_be_whole(self, gpu: int) -> bool:
+        """Whether a member may have all of a GPU while nothing else is on it."""
+        return gpu >= self.mig_gpus or self.mig_repartition
 
 
 @dataclass(slots=True, eq=False)
@@ -63,33 +87,50 @@ class Kind:
     """Milli-GPU free on the GPU with most free."""
     facts: NodeFacts
     cluster: ClusterFacts
+    slices: tuple[int, ...] = ()
+    """Occupancy of each GPU, see :mod:`controlplane.scheduler.mig`; empty where no GPU may be cut."""
 
 
-_State = tuple[int, int, int, tuple[int, ...], tuple[tuple[str, int], ...]]
+class _State(NamedTuple):
+    build_id: int
+    cpu_free: int
+    memory_free: int
+    gpu_free: tuple[int, ...]
+    other_free: tuple[tuple[str, int], ...]
+    slices: tuple[int, ...] = ()
 
 
 class KindTable:
     """All kinds seen by this process, by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, typical: TypicalJobs | None = None) -> None:
+        self._meter = Meter(typical or TypicalJobs())
         self.kinds: list[Kind] = []
         self._builds: list[Build] = []
         self._build_ids: dict[Build, int] = {}
         self._ids: dict[_State, int] = {}
         self._moves: dict[tuple[int, Amounts, tuple[int, ...], bool], int] = {}
-        self._amounts: dict[tuple[int, int, int, tuple[tuple[str, int], ...]], Amounts] = {}
+        self._amounts: dict[tuple[int, int, int, tuple[tuple[str, int], ...], int, str], Amounts] = {}
         self._clusters: dict[str, ClusterFacts] = {}
         self._labels: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def amounts(self, cpu_milli: int, memory_bytes: int, gpu_milli: int, other: tuple[tuple[str, int], ...]) -> Amounts:
+    def amounts(
+        self,
+        cpu_milli: int,
+        memory_bytes: int,
+        gpu_milli: int,
+        other: tuple[tuple[str, int], ...],
+        gpu_memory_bytes: int = 0,
+        mig_profile: str = "",
+    ) -> Amounts:
         """The interned amounts; ``other`` sorted by name."""
-        key = (cpu_milli, memory_bytes, gpu_milli, other)
+        key = (cpu_milli, memory_bytes, gpu_milli, other, gpu_memory_bytes, mig_profile)
         found = self._amounts.get(key)
         if found is None:
-            found = self._amounts[key] = Amounts(cpu_milli, memory_bytes, gpu_milli, other)
+            found = self._amounts[key] = Amounts(*key)
         return found
 
     def describe_cluster(self, facts: ClusterFacts) -> None:
@@ -101,15 +142,26 @@ class KindTable:
         index = self._build_ids.setdefault(build, len(self._build_ids))
         if index == len(self._builds):
             self._builds.append(build)
-        return self._intern((index, build.cpu_milli, build.memory_bytes, (MILLI,) * build.gpus, build.other))
+        slices = (0,) * build.gpus if build.mig_geometry else ()
+        return self._intern(
+            _State(index, build.cpu_milli, build.memory_bytes, (MILLI,) * build.gpus, build.other, slices)
+        )
 
     def take(self, kind: int, amounts: Amounts, gpus: tuple[int, ...]) -> int:
-        """The kind that a node becomes when a member is placed on it."""
+        """The kind that a node becomes when a member is placed on it. ``gpus`` are spots, see
+        :mod:`controlplane.domain.mig`."""
         return self._move(kind, amounts, gpus, True)
 
     def give_back(self, kind: int, amounts: Amounts, gpus: tuple[int, ...]) -> int:
         """The kind that a node becomes when a member leaves it."""
         return self._move(kind, amounts, gpus, False)
+
+    def fragmentation_micro(self, kind: Kind, amounts: Amounts | None = None, gpus: tuple[int, ...] = ()) -> int:
+        """GPU that typical jobs could not use on such a node, in millionths; with amounts, after they are taken."""
+        if amounts is None:
+            return self._meter.micro(kind.build_id, kind.build, kind.cpu_free, kind.gpu_free, kind.slices)
+        gpu_free, slices = _gpus_after(kind, amounts, gpus, -1)
+        return self._meter.micro(kind.build_id, kind.build, kind.cpu_free - amounts.cpu_milli, gpu_free, slices)
 
     def _move(self, kind: int, amounts: Amounts, gpus: tuple[int, ...], is_taking: bool) -> int:
         key = (kind, amounts, gpus, is_taking)
@@ -126,25 +178,52 @@ class KindTable:
         return found
 
     def _kind(self, id_: int, state: _State) -> Kind:
-        build_id, cpu, memory, gpu_free, other = state
+        build_id, cpu, memory, gpu_free, other, slices = state
         build = self._builds[build_id]
         cluster = self._clusters.get(build.cluster) or ClusterFacts(name=build.cluster, site="home", labels={})
         labels = self._labels.setdefault(build.labels, dict(build.labels))
-        facts = _facts(build, labels, cpu, memory, gpu_free)
-        return Kind(id_, build, build_id, cpu, memory, gpu_free, other, facts.gpus_free, facts.gpu_free_largest_milli, facts, cluster)
+        facts = _facts(NodeFacts, build, labels, cpu, memory, gpu_free, slices)
+        return Kind(
+            id_,
+            build,
+            build_id,
+            cpu,
+            memory,
+            gpu_free,
+            other,
+            facts.gpus_free,
+            facts.gpu_free_largest_milli,
+            facts,
+            cluster,
+            slices,
+        )
 
 
-def facts_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> NodeFacts:
+def gpu_milli_on(build: Build, amounts: Amounts) -> int:
+    """What a member takes of each GPU that it is given on a node of the build."""
+    return memory_milli(amounts.gpu_memory_bytes, build.gpu_memory_bytes) if amounts.gpu_memory_bytes else amounts.gpu_milli
+
+
+def facts_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> AfterFacts:
     """What rules would see of a node after a member was placed on it, without making a kind of it."""
-    gpu_free = list(kind.gpu_free)
-    for index in gpus:
-        gpu_free[index] -= amounts.gpu_milli
+    gpu_free, slices = _gpus_after(kind, amounts, gpus, -1)
     cpu, memory = kind.cpu_free - amounts.cpu_milli, kind.memory_free - amounts.memory_bytes
-    return _facts(kind.build, kind.facts.labels, cpu, memory, gpu_free)
+    return _facts(AfterFacts, kind.build, kind.facts.labels, cpu, memory, gpu_free, slices)
 
 
-def _facts(build: Build, labels: Mapping[str, str], cpu: int, memory: int, gpu_free: Sequence[int]) -> NodeFacts:
-    return NodeFacts(
+_N = TypeVar("_N", bound=NodeFacts)
+
+
+def _facts(
+    record: type[_N],
+    build: Build,
+    labels: Mapping[str, str],
+    cpu: int,
+    memory: int,
+    gpu_free: Sequence[int],
+    slices: tuple[int, ...],
+) -> _N:
+    return record(
         cluster=build.cluster,
         flavor=build.flavor,
         gpu_model=build.gpu_model,
@@ -157,23 +236,57 @@ def _facts(build: Build, labels: Mapping[str, str], cpu: int, memory: int, gpu_f
         gpu_free_milli=sum(gpu_free),
         gpus_free=gpu_free.count(MILLI),
         gpu_free_largest_milli=max(gpu_free, default=0),
+        gpu_memory_bytes=build.gpu_memory_bytes,
+        mig_gpus=build.mig_gpus,
+        mig_placements=_placements(build, gpu_free, slices) if slices else 0,
     )
 
 
-def _moved(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> _State:
+def _placements(build: Build, gpu_free: Sequence[int], slices: tuple[int, ...]) -> int:
+    """MIG placements that are still possible, over all GPUs that are cut or may be."""
+    return sum(
+        mig.capability(build.mig_geometry, occupied)
+        for gpu, (free, occupied) in enumerate(zip(gpu_free, slices, strict=True))
+        if build.may_be_cut(gpu) and (occupied or free == MILLI)
+    )
+
+
+def _gpus_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> tuple[list[int], tuple[int, ...]]:
     gpu_free = list(kind.gpu_free)
-    for index in gpus:
-        gpu_free[index] += sign * amounts.gpu_milli
+    milli = gpu_milli_on(kind.build, amounts)
+    if not kind.slices:
+        for index in gpus:
+            gpu_free[index] += sign * milli
+        return gpu_free, ()
+    slices = list(kind.slices)
+    for spot in gpus:
+        index = gpu_of(spot)
+        gpu_free[index] += sign * milli
+        slices[index] ^= _taken(kind.build, amounts, spot)
+    return gpu_free, tuple(slices)
+
+
+def _taken(build: Build, amounts: Amounts, spot: int) -> int:
+    """The slices that a spot takes: those of its instance, all of a whole GPU, none for a part of a GPU that is not
+    cut."""
+    if amounts.mig_profile:
+        return mig.mask_of(build.mig_geometry, amounts.mig_profile, start_of(spot))
+    return mig.whole(build.mig_geometry) if gpu_milli_on(build, amounts) == MILLI else 0
+
+
+def _moved(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> _State:
+    gpu_free, slices = _gpus_after(kind, amounts, gpus, sign)
     other = kind.other_free
     if amounts.other:
         free = dict(other)
         for name, amount in amounts.other:
             free[name] = free.get(name, 0) + sign * amount
         other = tuple(sorted(free.items()))
-    return (
+    return _State(
         kind.build_id,
         kind.cpu_free + sign * amounts.cpu_milli,
         kind.memory_free + sign * amounts.memory_bytes,
         tuple(gpu_free),
         other,
+        slices,
     )

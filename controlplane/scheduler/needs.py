@@ -7,13 +7,17 @@ first time that a kind is met and kept for as long as the rules stay the same.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.events import Tally
-from controlplane.domain.quantities import MILLI
+from controlplane.domain.quantities import MILLI, PPM
 from controlplane.scheduler.facts import CandidateFacts, JobFacts
-from controlplane.scheduler.kinds import Kind, KindTable, facts_after
+from controlplane.scheduler import sharing
+from controlplane.scheduler.fragmentation import MICRO, descent_score
+from controlplane.scheduler.kinds import Build, Kind, KindTable, facts_after
 from controlplane.scheduler.lottery import lottery
 from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Ask
@@ -67,6 +71,10 @@ class Need:
         self._epoch = -1
         self._seen = 0
         self.is_per_node = any(path.startswith("candidate.") for path in rules.scoring_reads)
+        reads = rules.scoring_reads
+        self._models = {model: rank for rank, model in reversed(list(enumerate(ask.role.gpu_models)))}
+        self._is_suited = "after.model_rank" in reads or "after.throughput_ppm" in reads
+        self._is_measured = any("fragmentation" in path or "descent" in path for path in reads)
 
     def scores(self, column: Column) -> Scores:
         """The score of every row of a column of kinds."""
@@ -111,8 +119,12 @@ class Need:
                 known[id_] = self._evaluate(kind)
 
     def gpus(self, kind: int) -> tuple[int, ...]:
-        """The GPUs that a member takes on a feasible kind."""
+        """The GPUs that a member takes on a feasible kind, as spots (see :mod:`controlplane.domain.mig`)."""
         return self._gpus[kind]
+
+    def ask_on(self, kind: int) -> Ask:
+        """What the ask is on a kind of node: see :meth:`Ask.on`."""
+        return self.ask.on(self._kinds.kinds[kind].build) if self.ask.amounts.gpu_memory_bytes else self.ask
 
     def rule(self, kind: int) -> str | None:
         """The scoring rule that gave the kind its score."""
@@ -149,11 +161,23 @@ class Need:
 
     def eligibility(self, kind: Kind) -> Answer[bool]:
         """What the eligibility rules say, and which."""
-        return self._rules.eligibility(self.job, self.ask.facts, kind.cluster, kind.facts)
+        facts = kind.facts
+        if "node.fragmentation_milli" in self._rules.eligibility_reads:
+            facts = replace(facts, fragmentation_milli=self._kinds.fragmentation_micro(kind) // MICRO)
+        return self._rules.eligibility(self.job, self.ask.facts, kind.cluster, facts)
 
     def _score(self, kind: Kind, gpus: tuple[int, ...], candidate: CandidateFacts | None = None) -> Answer[int]:
-        after = facts_after(kind, self.ask.amounts, gpus)
-        return self._rules.scoring(self.ask.facts, kind.cluster, kind.facts, after, candidate)
+        before, after = kind.facts, facts_after(kind, self.ask.amounts, gpus)
+        if self._is_suited:
+            after.model_rank = self._models.get(kind.build.gpu_model, 0)
+            after.throughput_ppm = self.ask.role.throughput_ppm.get(kind.build.gpu_model, PPM)
+        if self._is_measured:
+            before_micro = self._kinds.fragmentation_micro(kind)
+            after_micro = self._kinds.fragmentation_micro(kind, self.ask.amounts, gpus)
+            before = replace(before, fragmentation_milli=before_micro // MICRO)
+            after.fragmentation_milli = after_micro // MICRO
+            after.descent_score = descent_score(before_micro, after_micro)
+        return self._rules.scoring(self.ask.facts, kind.cluster, before, after, candidate)
 
     def best_of_nodes(
         self, job: int, rows: list[int], column: Column, names: list[str]
@@ -184,9 +208,16 @@ def fits(ask: Ask, kind: Kind) -> bool:
                 return False
         elif kind.gpu_largest < amounts.gpu_milli:
             return False
-    if ask.models and kind.build.gpu_model not in ask.models:
+        if not _suits(ask, kind.build) or ((kind.slices or not ask.is_plain) and not gpu_choices(ask, kind)):
+            return False
+    elif ask.models and kind.build.gpu_model not in ask.models:
         return False
     return kind.build.is_open and (not amounts.other or _other_fits(amounts.other, kind.other_free))
+
+
+def _suits(ask: Ask, build: Build) -> bool:
+    """Whether the GPUs of the build are of a model and a size that the ask accepts."""
+    return (not ask.models or build.gpu_model in ask.models) and build.gpu_memory_bytes >= ask.gpu_memory_min_bytes
 
 
 def _other_fits(asked: tuple[tuple[str, int], ...], free: tuple[tuple[str, int], ...]) -> bool:
@@ -198,9 +229,12 @@ def gpu_choices(ask: Ask, kind: Kind) -> list[tuple[int, ...]]:
     """Ways to choose GPUs that differ in the state that they leave: least sufficient remainder first."""
     if ask.gpus == 0:
         return [()]
+    if kind.slices or not ask.is_plain:
+        return sharing.choices(kind.build, kind.gpu_free, kind.slices, ask.amounts, ask.gpus)
     need = ask.amounts.gpu_milli
     if need == MILLI:
-        return [tuple([index for index, free in enumerate(kind.gpu_free) if free == MILLI][: ask.gpus])]
+        free_gpus = [index for index, free in enumerate(kind.gpu_free) if free == MILLI]
+        return [tuple(free_gpus[: ask.gpus])] if len(free_gpus) >= ask.gpus else []
     first: dict[int, int] = {}
     for index, free in enumerate(kind.gpu_free):
         if free >= need:
@@ -210,6 +244,8 @@ def gpu_choices(ask: Ask, kind: Kind) -> list[tuple[int, ...]]:
 
 def gpu_candidates(ask: Ask, kind: Kind) -> list[tuple[int, ...]]:
     """Every GPU that would do, for a fraction; the one choice otherwise."""
+    if ask.gpus and (kind.slices or not ask.is_plain):
+        return sharing.candidates(kind.build, kind.gpu_free, kind.slices, ask.amounts, ask.gpus)
     if ask.gpus != 1 or ask.amounts.gpu_milli == MILLI:
         return gpu_choices(ask, kind)
     return [(index,) for index, free in enumerate(kind.gpu_free) if free >= ask.amounts.gpu_milli]
@@ -243,8 +279,9 @@ def _first_cause(need: Need, kind: Kind, faults: dict[str, None]) -> str:
         return "no_cpu"
     if kind.memory_free < amounts.memory_bytes:
         return "no_memory"
-    if sum(free >= amounts.gpu_milli for free in kind.gpu_free) < ask.gpus:
-        return "no_gpu"
+    if ask.gpus and not gpu_choices(ask, kind):
+        is_misplaced = amounts.mig_profile and sharing.is_misplaced(build, kind.gpu_free, kind.slices, amounts)
+        return "mig_misplaced" if is_misplaced else "no_gpu"
     return "fitting" if _other_fits(amounts.other, kind.other_free) else "no_other"
 
 
@@ -254,6 +291,8 @@ def could_ever_fit(ask: Ask, kind: Kind) -> bool:
     return (
         build.cpu_milli >= amounts.cpu_milli
         and build.memory_bytes >= amounts.memory_bytes
-        and build.gpus >= ask.gpus
+        and build.gpus >= (0 if amounts.mig_profile else ask.gpus)
         and _other_fits(amounts.other, build.other)
+        and build.gpu_memory_bytes >= ask.gpu_memory_min_bytes
+        and (ask.gpus == 0 or (ask.is_plain and not build.mig_geometry) or sharing.fits_empty(build, amounts, ask.gpus))
     )

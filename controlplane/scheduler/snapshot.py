@@ -16,6 +16,7 @@ from controlplane.domain.model import Model
 from controlplane.domain.queues import QueueSpec
 from controlplane.domain.workloads import JobSpec
 from controlplane.scheduler.fold import recount, reset_kinds
+from controlplane.scheduler.fragmentation import Shape, TypicalJobs
 from controlplane.scheduler.kinds import Build
 from controlplane.scheduler.quota import QueueTree
 from controlplane.scheduler.state import (
@@ -68,6 +69,7 @@ def take(state: State) -> bytes:
         "is_requeued": state.is_requeued,
         "freed": [state.freed, state.freed_at_tick],
         "counts": asdict(state.counts),
+        "typical": _typical(state.typical),
     }
     return orjson.dumps(plain, option=orjson.OPT_NON_STR_KEYS)
 
@@ -91,6 +93,8 @@ def restore(body: bytes) -> State:
     state.requests = {request["id"]: _request(request) for request in plain["requests"]}
     state.is_requeued = plain["is_requeued"]
     state.counts = Counts(**plain["counts"])
+    counts, seen, typical, is_configured = plain["typical"]
+    state.typical.restore(_restored_shapes(counts), seen, _restored_shapes(typical), is_configured)
     reset_kinds(state)
     recount(state)
     state.freed, state.freed_at_tick = plain["freed"]  # counting anew counts as freeing, which a restart is not
@@ -148,7 +152,9 @@ def _restored_job(row: list[Any], classes: list[JobClass]) -> Job:
 
 
 def _lease(lease: Lease) -> list[object]:
-    seats = [[seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor] for seat in lease.seats]
+    seats = [
+        [seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor, seat.ask.amounts.gpu_milli] for seat in lease.seats
+    ]
     return [
         lease.id,
         lease.job.id,
@@ -162,12 +168,23 @@ def _lease(lease: Lease) -> list[object]:
     ]
 
 
+def _typical(typical: TypicalJobs) -> list[object]:
+    counts = [[list(shape), count] for shape, count in typical.counts.items()]
+    taken = [[list(shape), count] for shape, count in typical.typical]
+    return [counts, typical.seen, taken, typical.is_configured]
+
+
+def _restored_shapes(rows: list[Any]) -> tuple[tuple[Shape, int], ...]:
+    return tuple((Shape(*shape)._replace(models=tuple(Shape(*shape).models)), count) for shape, count in rows)
+
+
 def _restored_lease(state: State, row: list[Any]) -> Lease:
     id_, job_id, attempt, cluster, seats, requests, granted_ms, is_running, revoked = row
     job = state.jobs[job_id]
     asks = {ask.role.name: ask for ask in job.cls.asks}
     sat = tuple(
-        Seat(node, role, ordinal, asks[role], tuple(gpus), flavor) for node, role, ordinal, gpus, flavor in seats
+        Seat(node, role, ordinal, asks[role].counting(milli), tuple(gpus), flavor)
+        for node, role, ordinal, gpus, flavor, milli in seats
     )
     return Lease(id_, job, attempt, cluster, sat, tuple(requests), granted_ms, is_running, revoked)
 

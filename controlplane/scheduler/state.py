@@ -9,18 +9,19 @@ Jobs that are alike in everything that a rule may read, except who they are and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
 from controlplane.domain.ids import JobId, job_label
-from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI
+from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI, PPM
 from controlplane.domain.queues import ANY_FLAVOR, QueueSpec
 from controlplane.domain.topology import TopologyRequest
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.facts import JobFacts, RoleFacts
-from controlplane.scheduler.kinds import Amounts, Build, KindTable
+from controlplane.scheduler.fragmentation import Shape, TypicalJobs, shape_of
+from controlplane.scheduler.kinds import Amounts, Build, KindTable, gpu_milli_on
 from controlplane.scheduler.quota import Charged, Key, QueueNode, QueueTree
 
 if TYPE_CHECKING:
@@ -54,6 +55,26 @@ class Ask:
     gang: TopologyRequest | None = None
     """How close together the gang of the role wants to be. Part of the ask, so that gangs that differ in it share no
     verdict."""
+    gpu_memory_min_bytes: int = 0
+    is_plain: bool = True
+    """Whether it asks for whole GPUs, a part in milli-GPU or none: then the kind of GPU does not matter to the amounts."""
+    charged: dict[int, Ask] = field(default_factory=dict)
+    """For a part by memory: what it is on a node, by the milli-GPU that it counts there."""
+
+    def on(self, build: Build) -> Ask:
+        """What it is on a node of the build: a part by memory is one in milli-GPU there, anything else is as it is."""
+        return self.counting(gpu_milli_on(build, self.amounts)) if self.amounts.gpu_memory_bytes else self
+
+    def counting(self, milli: int) -> Ask:
+        """A part by memory as one in milli-GPU, as it was when it was placed; anything else is as it is."""
+        if not self.amounts.gpu_memory_bytes:
+            return self
+        found = self.charged.get(milli)
+        if found is None:
+            amounts = replace(self.amounts, gpu_milli=milli, gpu_memory_bytes=0)
+            resources = tuple(sorted({**dict(self.resources), GPU: milli}.items()))
+            found = self.charged[milli] = replace(self, amounts=amounts, resources=resources, is_plain=True)
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +90,8 @@ class JobClass:
     """(resource, amount) of the whole gang; sorted."""
     facts: JobFacts
     """Of the first such job."""
+    shapes: tuple[tuple[Shape, int], ...] = ()
+    """The shapes of its members and how many there are of each, for the measure of fragmentation."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +132,7 @@ class Job:
             attempts=self.attempts,
             estimate_ms=like.estimate_ms,
             wait_limit_ms=like.wait_limit_ms,
+            throughput_best_ppm=like.throughput_best_ppm,
         )
 
 
@@ -236,7 +260,8 @@ class State:
         self.queues: dict[str, QueueSpec] = {}
         self.clusters: dict[str, ClusterSpec] = {}
         self.budgets: dict[str, BudgetAccount] = {}
-        self.kinds = KindTable()
+        self.typical = TypicalJobs()
+        self.kinds = KindTable(self.typical)
         self.nodes: dict[str, Node] = {}
         self.capacity: dict[str, int] = {}
         """By resource, over all nodes that are not lost."""
@@ -290,7 +315,8 @@ class State:
         if found is None:
             asks = tuple(self.ask_of(role, spec.topology) for role in spec.roles)
             self.classes_made += 1
-            found = JobClass(self.classes_made, spec, asks, _gang(asks), _facts(spec, submitted_ms))
+            shapes = tuple((shape_of(role), role.count) for role in spec.roles)
+            found = JobClass(self.classes_made, spec, asks, _gang(asks), _facts(spec, submitted_ms), shapes)
             self.classes[key] = found
         return found
 
@@ -337,12 +363,16 @@ def _role_key(role: Role) -> tuple[object, ...]:
         role.gpu_models,
         other,
         role.topology,
+        role.gpu_memory_bytes,
+        role.gpu_memory_min_bytes,
+        role.mig_profile,
+        tuple(sorted(role.throughput_ppm.items())) if role.throughput_ppm else (),
     )
 
 
 def _new_ask(role: Role, gang: TopologyRequest | None, kinds: KindTable) -> Ask:
     other = tuple(sorted((name, amount) for name, amount in role.other.items() if amount))
-    milli = role.gpu_milli if role.gpus else 0
+    milli = role.gpu_milli_least
     resources = {CPU: role.cpu_milli, MEMORY: role.memory_bytes, GPU: role.gpus * milli, **role.other}
     facts = RoleFacts(
         name=role.name,
@@ -352,15 +382,20 @@ def _new_ask(role: Role, gang: TopologyRequest | None, kinds: KindTable) -> Ask:
         gpus=role.gpus,
         gpu_milli=milli,
         gpu_models=role.gpu_models,
+        gpu_memory_bytes=role.gpu_memory_bytes,
+        gpu_memory_min_bytes=role.gpu_memory_min_bytes,
+        mig_profile=role.mig_profile,
     )
     return Ask(
         role,
         facts,
-        kinds.amounts(role.cpu_milli, role.memory_bytes, milli, other),
+        kinds.amounts(role.cpu_milli, role.memory_bytes, milli, other, role.gpu_memory_bytes, role.mig_profile),
         role.gpus,
         frozenset(role.gpu_models),
         tuple(sorted((name, amount) for name, amount in resources.items() if amount)),
         gang,
+        gpu_memory_min_bytes=role.gpu_memory_min_bytes if role.gpus else 0,
+        is_plain=not role.gpu_memory_bytes and not role.mig_profile,
     )
 
 
@@ -381,7 +416,7 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
         priority=spec.priority,
         labels=dict(sorted(spec.labels.items())),
         members=spec.members,
-        gpus_milli=sum(role.count * role.gpus * role.gpu_milli for role in spec.roles),
+        gpus_milli=sum(role.count * role.gpus * role.gpu_milli_least for role in spec.roles),
         cpu_milli=sum(role.count * role.cpu_milli for role in spec.roles),
         memory_bytes=sum(role.count * role.memory_bytes for role in spec.roles),
         gpu_models=tuple(sorted({model for role in spec.roles for model in role.gpu_models})),
@@ -389,4 +424,5 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
         attempts=0,
         estimate_ms=spec.estimate_ms,
         wait_limit_ms=spec.wait_limit_ms,
+        throughput_best_ppm=max((ppm for role in spec.roles for ppm in role.throughput_ppm.values()), default=PPM),
     )
