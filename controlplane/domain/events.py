@@ -288,6 +288,27 @@ class PromiseReleased(Event):
     cause: str
 
 
+class ReservationMade(Event):
+    """A blocked job has a promised start, or another one than before: work that would delay it stays off these nodes."""
+
+    TYPE = "reservation_made/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    start_ms: Millis | None = None
+    """By the estimates of what runs there; ``None`` where one gives none."""
+    nodes: tuple[Name, ...]
+    rule: str | None = None
+
+
+class ReservationReleased(Event):
+    """A blocked job loses its reservation: another goes first, or the rules no longer grant it."""
+
+    TYPE = "reservation_released/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    cause: str
+
+
 class JobRequeued(Event):
     """A job whose lease failed or was lost waits again, as a whole gang."""
 
@@ -412,6 +433,8 @@ EVENTS: tuple[type[Event], ...] = (
     LeaseRevoked,
     RoomPromised,
     PromiseReleased,
+    ReservationMade,
+    ReservationReleased,
     JobRequeued,
     JobEnded,
     JobsWaiting,

@@ -37,8 +37,12 @@ class Reason(IntEnum):
     """It could burst, but no budget is left in this window."""
     TOPOLOGY = 57
     """What is free holds the whole gang, but not within one domain of a level that it requires."""
+    RESERVED = 58
+    """Room is free, but it is kept for a job that goes first and that this one would delay."""
     CAPACITY = 60
     """It is entitled to run, but what is free does not hold the whole gang."""
+    ROOM_PROMISED = 62
+    """Room is promised to it, and is held until what stands in the way has ended."""
     PROVISIONING = 65
     """Cloud capacity has been asked for and is on its way."""
 

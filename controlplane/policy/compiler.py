@@ -26,7 +26,7 @@ from controlplane.policy.compiled import (
     written_out,
 )
 from controlplane.policy.documents import Expression, MatchDocument, ParamDocument, Place, PolicyDocument, RuleDocument
-from controlplane.policy.engine import NO_PROGRAM, CelExprPython, Checker, Engine, Refused
+from controlplane.policy.engine import NO_PROGRAM, Base, CelExprPython, Checker, Engine, Refused
 from controlplane.policy.problems import Problem, Severity, snippet, suggestion
 from controlplane.policy.reads import Read, Reading, reading
 from controlplane.policy.restrictions import Bound, findings
@@ -96,7 +96,7 @@ class Environment:
                 variable.name: f"{_PACKAGE}.{variable.record.name}" if variable.record else "int"
                 for variable in point.variables
             }
-            self._checkers[point.name] = Checker(self._pool, {**names, PARAMS: f"{_PACKAGE}.Params"})
+            self._checkers[point.name] = Checker(Base(descriptors=self._pool), {**names, PARAMS: f"{_PACKAGE}.Params"})
         return self._checkers[point.name]
 
     def engine(self, point: Point) -> Engine:
@@ -206,7 +206,7 @@ class PolicyCompiler:
     def _refuse_wrong_output(self, source: Expression, output: CompiledExpression) -> None:
         wanted = self.point.answer.output
         fits = {wanted, f"optional_type<{wanted}>", "optional_type<dyn>"} if self.point.answer.is_optional else {wanted}
-        if output.type in fits or (output.tree.kind == "list" and not output.tree.children and wanted == "list<int>"):
+        if output.type in fits or (output.tree.kind == "list" and not output.tree.children and wanted.startswith("list<")):
             return
         message = f"the point '{self.point.name}' is answered with {_WANTED[wanted]}, but this is of type {output.type}"
         self._say(source.locate(0), message, "wrong-output")
@@ -368,6 +368,7 @@ _WANTED = {
     "bool": "true or false",
     "int": "a whole number (int)",
     "list<int>": "a list of whole numbers (list<int>)",
+    "list<string>": "a list of texts (list<string>)",
     "string": "a text (string)",
 }
 

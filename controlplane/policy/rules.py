@@ -27,12 +27,15 @@ from controlplane.scheduler.facts import (
     BudgetFacts,
     CandidateFacts,
     ClusterFacts,
+    CohortFacts,
     HomeFacts,
     JobFacts,
     NodeFacts,
     OfferFacts,
     QueueFacts,
     RoleFacts,
+    ShortageFacts,
+    VictimFacts,
 )
 from controlplane.scheduler.rules import WORST_SCORE, Answer
 
@@ -438,6 +441,16 @@ def _ints(value: Value) -> Sequence[int]:
     return tuple(value)  # type: ignore[arg-type]  # the check has seen to the type of its elements
 
 
+def _strings(value: Value) -> Sequence[str]:
+    assert isinstance(value, list)
+    return tuple(str(item) for item in value)
+
+
+def _depth(value: Value) -> int:
+    assert isinstance(value, int)
+    return max(0, value)
+
+
 def _bool(value: Value) -> bool:
     if not isinstance(value, bool):
         raise _NoAnswer
@@ -474,6 +487,9 @@ _ADMITS: Answer[str | None] = Answer(None)
 _ELIGIBLE: Answer[bool] = Answer(True)
 _INDIFFERENT: Answer[int] = Answer(0)
 _STAYS: Answer[int | None] = Answer(None)
+_MAY_BORROW: Answer[bool] = Answer(True)
+_NOBODY: Answer[Sequence[str]] = Answer(())
+_NO_RESERVATION: Answer[int] = Answer(0)
 
 
 class BundleRules:
@@ -506,6 +522,10 @@ class BundleRules:
         self._job_order = bound("ordering.job", _ints, lambda _: (LAST,))
         self._eligibility = bound("eligibility", _bool, lambda _: False)
         self._scoring = bound("scoring", _score, lambda _: WORST_SCORE)
+        self._quota = bound("quota", _bool, lambda _: False)
+        self._allow = bound("preemption.allow", _strings, lambda _: ())
+        self._victim = bound("preemption.victim", _optional_int, lambda _: None)
+        self._reservation = bound("reservation", _depth, lambda _: 0)
         self._burst = bound("burst", _optional_int, lambda _: None)
 
     @property
@@ -566,6 +586,30 @@ class BundleRules:
     ) -> Answer[int]:
         ask = self._scoring
         return ask((role, cluster, before, after, candidate)) if ask is not None else _INDIFFERENT
+
+    @property
+    def may_preempt(self) -> bool:
+        return self._allow is not None
+
+    @property
+    def may_reserve(self) -> bool:
+        return self._reservation is not None
+
+    def quota(self, job: JobFacts, queue: QueueFacts, cohort: CohortFacts) -> Answer[bool]:
+        ask = self._quota
+        return ask((job, queue, cohort)) if ask is not None else _MAY_BORROW
+
+    def preemption_allow(self, job: JobFacts, queue: QueueFacts, shortage: ShortageFacts) -> Answer[Sequence[str]]:
+        ask = self._allow
+        return ask((job, queue, shortage)) if ask is not None else _NOBODY
+
+    def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
+        ask = self._victim
+        return ask((preemptor, victim)) if ask is not None else Answer(victim.unsaved_ms * victim.gpus_milli)
+
+    def reserve(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
+        ask = self._reservation
+        return ask((job, queue, now_ms)) if ask is not None else _NO_RESERVATION
 
     def burst(
         self,

@@ -73,6 +73,7 @@ class Answer(StrEnum):
     BOOL = "bool"
     INT = "int"
     INTS = "list<int>"
+    STRINGS = "list<string>"
     OPTIONAL_INT = "optional<int>"
     OPTIONAL_STRING = "optional<string>"
 
@@ -131,6 +132,8 @@ JOB = Record(
         Field(
             "throughput_best_ppm", _I, "parts per million", "how fast it goes on the best model that it names a speed for"
         ),
+        Field("topology_required", _S, "", "level in one domain of which all its members must be: 'rack'", optional=True),
+        Field("topology_preferred", _S, "", "level in one domain of which they would rather be", optional=True),
     ),
 )
 
@@ -148,6 +151,8 @@ ROLE = Record(
         Field("gpu_memory_bytes", _I, "bytes", "what it takes of one GPU's memory if it shares by memory, else 0"),
         Field("gpu_memory_min_bytes", _I, "bytes", "memory that each GPU must have in all; 0 accepts any"),
         Field("mig_profile", _S, "", "MIG instance for each of its GPUs, such as '1g.10gb'; empty for none"),
+        Field("topology_required", _S, "", "level in one domain of which its members must be: 'rack'", optional=True),
+        Field("topology_preferred", _S, "", "level in one domain of which they would rather be", optional=True),
     ),
 )
 
@@ -274,7 +279,47 @@ BUDGET = Record(
     ),
 )
 
-RECORDS = (JOB, ROLE, QUEUE, CLUSTER, NODE, AFTER, CANDIDATE, HOME, OFFER, BUDGET)
+COHORT = Record(
+    "Cohort",
+    "What a job's queue shares with others: the queue right below the root that it belongs to.",
+    (
+        Field("name", _S, "", "its name"),
+        Field("gpu_nominal_milli", _I, "milli-GPU", "nominal quota of GPUs of all queues below together"),
+        Field("gpu_used_milli", _I, "milli-GPU", "GPUs used by all queues below together"),
+    ),
+)
+
+SHORTAGE = Record(
+    "Shortage",
+    "Why a job does not start, as far as evicting others could help.",
+    (
+        Field("reason", _S, "", "'capacity' when no room is free, 'quota' when the quota is used up"),
+        Field("waited_ms", _I, "ms", "how long it has waited since its submission"),
+        Field("is_within_nominal", CelType.BOOL, "", "whether its queue stays within its nominal quota with the job"),
+    ),
+)
+
+VICTIM = Record(
+    "Victim",
+    "One running gang that could be evicted.",
+    (
+        Field("id", _S, "", "id of its job, such as j123"),
+        Field("queue", _S, "", "its queue"),
+        Field("user", _S, "", "who submitted it"),
+        Field("priority", _I, "", "its priority; higher is more urgent"),
+        Field("labels", CelType.LABELS, "", "labels of the job, key to value"),
+        Field("members", _I, "members", "the size of the gang"),
+        Field("gpus_milli", _I, "milli-GPU", "GPUs of the whole gang"),
+        Field("running_ms", _I, "ms", "time since it was placed"),
+        Field("unsaved_ms", _I, "ms", "work that would be lost: since its last checkpoint"),
+        Field("evictions", _I, "evictions", "how often the job was evicted so far"),
+        Field("evictions_last_hour", _I, "evictions", "how often it was evicted in the last hour"),
+        Field("is_borrowing", CelType.BOOL, "", "whether its queue uses more GPUs than its nominal quota"),
+        Field("queue_weighted_share_ppb", _I, "parts per billion", "weighted dominant share of its queue"),
+    ),
+)
+
+RECORDS = (JOB, ROLE, QUEUE, CLUSTER, NODE, AFTER, CANDIDATE, HOME, OFFER, BUDGET, COHORT, SHORTAGE, VICTIM)
 
 NOW = Variable("now", None, "the instant of the decision, in ms since the epoch")
 _JOB = Variable("job", JOB, "the job")
@@ -336,6 +381,53 @@ POINTS: tuple[Point, ...] = (
         "the node with the highest number is taken",
         "all nodes are alike",
         "the node is taken last",
+    ),
+    Point(
+        "quota",
+        "when a job needs more than its queue's nominal quota",
+        (
+            _JOB,
+            Variable("queue", QUEUE, "the queue of the job"),
+            Variable("cohort", COHORT, "what the queue shares with others"),
+        ),
+        Answer.BOOL,
+        "whether the job may be placed on borrowed quota",
+        "every job may borrow",
+        "the job may not borrow",
+    ),
+    Point(
+        "preemption.allow",
+        "per blocked job",
+        (
+            _JOB,
+            Variable("queue", QUEUE, "the queue of the job"),
+            Variable("shortage", SHORTAGE, "why the job does not start"),
+        ),
+        Answer.STRINGS,
+        "whom the job may evict: 'queue' (lower priority in its own queue), 'cohort' (lower priority below the same top "
+        "queue), 'reclaim' (queues above their nominal quota, if its own stays within), 'fair-share' (queues that would "
+        "still have the larger weighted share afterwards); an empty list evicts nobody",
+        "nobody is evicted",
+        "nobody is evicted for the job",
+    ),
+    Point(
+        "preemption.victim",
+        "per gang that the job may evict",
+        (Variable("preemptor", JOB, "the job that needs room"), Variable("victim", VICTIM, "the gang in its way")),
+        Answer.OPTIONAL_INT,
+        "what evicting it costs, lower goes first; no answer protects it",
+        "the cost is the work that would be lost, in GPU-milliseconds",
+        "the gang is protected",
+    ),
+    Point(
+        "reservation",
+        "per job that no room is free for",
+        (_JOB, Variable("queue", QUEUE, "the queue of the job"), NOW),
+        Answer.INT,
+        "how many blocked jobs may hold a reservation when this one asks for one: 0 reserves nothing for it, 1 is EASY "
+        "backfill, a large number is conservative backfill",
+        "nothing is reserved",
+        "nothing is reserved for the job",
     ),
     Point(
         "burst",

@@ -54,10 +54,21 @@ class Group:
     entries: list[Entry] = field(default_factory=list)
     start: int = 0
     """Entries before it are dead."""
-    refused_at: int = -1
+    _refused_at: int = -1
     """``State.freed`` when the head was last refused."""
-    refusal: Refusal | None = None
-    """The verdict of that time."""
+    _refused_by: int = -1
+    """The position of the tick whose cycle refused it."""
+    _refusal: Refusal | None = None
+
+    def remember(self, state: State, refusal: Refusal) -> None:
+        """This cycle found no room for the group."""
+        self._refused_at, self._refused_by, self._refusal = state.freed, state.position, refusal
+
+    def refusal_at(self, state: State) -> Refusal | None:
+        """The verdict of an earlier cycle, if it still stands. What a cycle finds in the middle of its work stands only
+        once its decisions are folded: deciding again from the same tick starts with the room as it was."""
+        is_standing = self._refused_at == state.freed and self._refused_by != state.position
+        return self._refusal if is_standing else None
 
     def live(self) -> Iterator[Entry]:
         """Entries of jobs that wait, in order."""
@@ -203,7 +214,6 @@ class Agenda:
         group = groups.get(key)
         if group is None:
             group = groups[key] = Group(job.cls, queue)
-        group.refused_at = group.refused_at if group.entries else -1
         return group
 
     def _order(self, job: Job, queue: QueueFacts, now_ms: int) -> Order:
@@ -243,7 +253,8 @@ class Agenda:
 
         Alike members are placed wherever there is a place, so that less room never helps them. Unlike members may get
         into each other's way, and fit once another job has taken what misled the first; and so may a node become
-        eligible by filling up.
+        eligible by filling up. Of a gang that requires a level the verdict stands, but its reason may change: whether
+        only the level is in its way depends on what is free elsewhere.
         """
         return len(needs) == 1 and self._eligibility_is_steady and required_depth(needs[0]) == CLUSTER
 

@@ -9,10 +9,10 @@ was, and folding the decisions is what changes it. The cycle is a numbered proce
 4. Repeatedly the next queue and its next job, by the ordering rules, ending in the id: first the jobs for which rented
    nodes have arrived, then everybody.
 5. For that job: quota, then packing of the whole gang on a draft, wherever the scoring rules rank first.
+6. If it does not fit: whom to evict for it, in one decision with the placement which that enables; the room is held.
+7. Else a reservation for it, and backfill behind it.
 8. Burst: offers for what still waits; rent that stands idle is given back.
 9. Jobs that give up waiting; what waits, and why; the cycle's own record with the digest over its decisions.
-
-(6, preemption and reclaim, and 7, reservation and backfill, take their places between 5 and 8.)
 
 Where this departs from the picture: a job whose group was refused is not asked again until something was freed, so a
 rule about ``now`` in ``scoring`` or ``eligibility`` is not re-asked by the passing of time alone.
@@ -39,6 +39,10 @@ from controlplane.domain.events import (
     LeaseGranted,
     LeaseRevoked,
     Member,
+    PromiseReleased,
+    ReservationMade,
+    ReservationReleased,
+    RoomPromised,
     Tally,
 )
 from controlplane.domain.ids import JobId, lease_id
@@ -46,16 +50,25 @@ from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Order, agenda_for
-from controlplane.scheduler.burst import Burst
-from controlplane.scheduler.draft import Draft, DraftSeat
+from controlplane.scheduler.burst import REASK_MS, Burst
+from controlplane.scheduler.draft import Draft, DraftSeat, Occupant, occupant_of
 from controlplane.scheduler.explain import fill_in
+from controlplane.scheduler.facts import CohortFacts
 from controlplane.scheduler.needs import Need, tally
 from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.packing import Mask, Packer
-from controlplane.scheduler.quota import QueueNode, available
+from controlplane.scheduler.preemption import Preemption
+from controlplane.scheduler.quota import QueueNode, available, available_nominal
+from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
-from controlplane.scheduler.state import Job, Lease, Phase, RequestPhase, State
+from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
 from controlplane.scheduler.verdicts import Refusal, Watch
+
+
+SEARCH_EVERY_MS = 10_000
+"""Who has been told that nobody can be evicted for it is looked at again after this; who is new, at once."""
+MAX_SEARCHES = 256
+"""Blocked jobs for which one cycle looks for victims."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +92,10 @@ def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
     cycle = _Cycle(state, rules, Watch(watched_job) if watched_job is not None else None)
     cycle.end_what_ended()
     cycle.admit()
+    cycle.keep_promises()
     cycle.refresh()
     cycle.place()
+    cycle.record_reservations()
     cycle.burst()
     cycle.release_rent()
     cycle.give_up()
@@ -115,6 +130,12 @@ class _Cycle:
         self._active = [0 for _ in state.tree.nodes]
         self._reask_ms: int | None = None
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
+        self._reservations = Reservations(state, self._agenda, self._draft, self._packer)
+        self._preemption = Preemption(state, rules, self._agenda, self._draft, self._packer, self._quota_refusal)
+        self._is_search_round = state.searched_ms is None or state.now_ms - state.searched_ms >= SEARCH_EVERY_MS
+        self._searches = 0
+        self._promised: set[int] = set()
+        """Jobs to which room is promised; asked for membership and counted only."""
         self._revoked: set[str] = set()
         """Leases that this cycle revokes; asked for membership only."""
         self._requeued = 0
@@ -140,11 +161,13 @@ class _Cycle:
                 self._revoke(lease, "node-lost")
         self._end_overdue()
 
-    def _revoke(self, lease: Lease, cause: str) -> None:
+    def _revoke(self, lease: Lease, cause: str, for_job: int | None = None, rule: str | None = None) -> None:
         """Once for each lease, for the first cause: a gang may be cancelled and lose two nodes in one cycle."""
         if lease.revoked is None and lease.id not in self._revoked:
             self._revoked.add(lease.id)
-            self._emit(LeaseRevoked(lease=lease.id, cause=cause))
+            self._preemption.spare(lease.id)
+            grace_ms = lease.job.cls.spec.grace_ms
+            self._emit(LeaseRevoked(lease=lease.id, cause=cause, for_job=for_job, grace_ms=grace_ms, rule=rule))
 
     def _settle_returned(self, job: Job) -> None:
         if job.id not in self._state.jobs or job.phase is not Phase.RETURNED:
@@ -214,6 +237,51 @@ class _Cycle:
 
     # --- 3 -----------------------------------------------------------------------------------------------------------
 
+    def keep_promises(self) -> None:
+        """Grant what was promised and is free now, hold what is not, and let go of what cannot be kept."""
+        for promise in self._state.promises.values():
+            job = self._state.jobs[promise.job]
+            if job.id in self._draft.gone:
+                continue
+            rows = [self._agenda.rows.get(seat.node, -1) for seat in promise.seats]
+            is_there = all(row >= 0 and self._agenda.nodes[row].build.is_open for row in rows)
+            victims = [self._state.leases[name] for name in promise.victims if name in self._state.leases]
+            seats = [(row, seat.ask, seat.gpus, seat.flavor) for row, seat in zip(rows, promise.seats, strict=True)]
+            queue = self._queue(job)
+            promised = Occupant(queue, tuple(seats))
+            if not is_there or (not victims and not self._draft.has_room(promised)):
+                self._emit(PromiseReleased(job=job.id, cause="room-gone"))
+            elif victims:
+                occupants = [occupant_of(self._state, self._agenda, lease) for lease in victims]
+                self._draft.promise(queue, seats, occupants)
+                self._promised.add(job.id)
+            else:
+                self._grant_promised(job, queue, promise, promised)
+
+    def _grant_promised(self, job: Job, queue: QueueNode, promise: Promise, occupant: Occupant) -> None:
+        self._draft.readmit(occupant)
+        self._draft.leave(queue, job, True)
+        attempt = job.attempts + 1
+        self._emit(
+            LeaseGranted(
+                lease=lease_id(JobId(job.id), attempt),
+                job=job.id,
+                attempt=attempt,
+                cluster=promise.cluster,
+                members=tuple(
+                    Member(
+                        role=seat.role,
+                        ordinal=seat.ordinal,
+                        node=seat.node,
+                        gpus=gpus_of(seat.gpus),
+                        slices=slices_of(seat.gpus),
+                    )
+                    for seat in promise.seats
+                ),
+                rule=promise.rule,
+            )
+        )
+
     def refresh(self) -> None:
         """Order the jobs that began to wait, and line up every queue that has work."""
         facts = [self._draft.queue_facts(node, 0) for node in self._state.tree.nodes]
@@ -232,14 +300,14 @@ class _Cycle:
 
     def _line_up(self, turn: _Turn, group: Group, behind: Iterator[Entry]) -> None:
         for entry in behind:
-            if entry.id not in self._draft.gone:
+            if entry.id not in self._draft.gone and entry.id not in self._promised:
                 heapq.heappush(turn.heap, (entry, group, behind))
                 return
 
     # --- 4 -----------------------------------------------------------------------------------------------------------
 
     def place(self) -> None:
-        """Place all that can be placed, in the order of the rules."""
+        """Place all that can be placed, in the order of the rules; first what was promised."""
         for request in self._state.requests.values():
             if request.is_held and request.phase is RequestPhase.PROVIDED:
                 self._place_on_rent(request.held_for, request.id)
@@ -302,28 +370,105 @@ class _Cycle:
         is remembered must be what would be found, since a plane that was started anew remembers nothing."""
         if queue.is_held:
             return Refusal(Reason.QUEUE_HELD)
-        over_quota = self._quota_refusal(job, queue)
-        if over_quota is not None:
-            return over_quota
-        if group.refused_at == self._state.freed and group.refusal is not None:
-            return group.refusal
         needs = self._agenda.needs_of(self._state, job)
+        refusal = self._quota_refusal(job, queue)
+        if refusal is None:
+            refusal = self._room_refusal(job, queue, group, needs)
+        if refusal is None or self._is_made_room(job, queue, needs, refusal):
+            return None
+        self._reserve(job, queue, needs, refusal)
+        return refusal
+
+    def _room_refusal(self, job: Job, queue: QueueNode, group: Group, needs: tuple[Need, ...]) -> Refusal | None:
+        remembered = group.refusal_at(self._state)
+        if remembered is not None:
+            return remembered
         refusal = self._does_not_fit(job, queue, needs)
         if refusal is not None and self._agenda.is_lasting(needs):
-            group.refused_at, group.refusal = self._state.freed, refusal
+            group.remember(self._state, refusal)
         return refusal
 
     def _does_not_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...]) -> Refusal | None:
         is_flavored = any(key[0] != "any" for key in queue.limited)
-        mask = self._mask(job)
+        usable = self._mask(job)
+        mask = self._reservations.mask(job, usable)
         if mask is None and not is_flavored and needs in self._by_needs:
             return self._by_needs[needs]
         if self._grant_if_it_fits(job, queue, needs, mask):
             return None
+        if mask is not usable and self._would_fit(job, queue, needs, usable):
+            return Refusal(Reason.RESERVED)
         refusal = self._outlook.refusal(needs, job.cls.resources, mask)
         if mask is None and not is_flavored:
             self._by_needs[needs] = refusal
         return refusal
+
+    def _would_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None) -> bool:
+        seats = self._packer.place(job.id, needs, queue, mask)
+        if seats is not None:
+            self._draft.stand_up(queue, seats)
+        return seats is not None
+
+    # --- 6 -----------------------------------------------------------------------------------------------------------
+
+    def _is_made_room(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], refusal: Refusal) -> bool:
+        """Whether others are evicted for the job, and its place is promised to it."""
+        if not self._rules.may_preempt or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.QUOTA):
+            return False
+        self._ask_again(self._state.now_ms + REASK_MS)
+        if not (self._is_search_round or job.recorded_reason == 0) or self._searches >= MAX_SEARCHES:
+            return False
+        self._searches += 1
+        mask = self._reservations.mask(job, self._mask(job))
+        plan = self._preemption.find(job, queue, needs, mask, refusal)
+        if plan is None:
+            return False
+        occupants = [candidate.occupant for candidate in plan.victims]
+        for candidate in plan.victims:
+            self._revoke(candidate.lease, candidate.cause, job.id, candidate.rule)
+        self._emit(
+            RoomPromised(
+                job=job.id,
+                cluster=self._agenda.nodes[plan.seats[0].row].build.cluster,
+                members=self._members(job, plan.seats),
+                victims=tuple(candidate.lease.id for candidate in plan.victims),
+                rule=plan.rule,
+            )
+        )
+        at = [(seat.row, seat.need.ask_on(seat.kind_before), seat.gpus, seat.flavor) for seat in plan.seats]
+        self._draft.promise(queue, at, occupants)
+        self._promised.add(job.id)
+        return True
+
+    def _ask_again(self, at_ms: int) -> None:
+        self._reask_ms = at_ms if self._reask_ms is None else min(self._reask_ms, at_ms)
+
+    # --- 7 -----------------------------------------------------------------------------------------------------------
+
+    def _reserve(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], refusal: Refusal) -> None:
+        if not self._rules.may_reserve or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.RESERVED):
+            return
+        answer = self._rules.reserve(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
+        if answer.fault is not None:
+            self._agenda.faults[answer.fault] = None
+        if len(self._reservations.made) < answer.value:
+            mask = self._reservations.mask(job, self._mask(job))
+            self._reservations.reserve(job, needs, queue, mask, answer.rule)
+
+    def record_reservations(self) -> None:
+        """Say what is reserved now and was not before, and the other way round."""
+        names = self._agenda.names
+        made = {reserved.job: reserved for reserved in self._reservations.made}
+        for earlier in self._state.reservations.values():
+            if earlier.job not in made and earlier.job not in self._draft.gone:
+                self._emit(ReservationReleased(job=earlier.job, cause="not-reserved-now"))
+        for job, reserved in made.items():
+            nodes = tuple(names[row] for row in reserved.rows)
+            known = self._state.reservations.get(job)
+            if known is None or (known.start_ms, known.nodes) != (reserved.start_ms, nodes):
+                self._emit(ReservationMade(job=job, start_ms=reserved.start_ms, nodes=nodes, rule=reserved.rule))
+
+    # --- quota and room ----------------------------------------------------------------------------------------------
 
     def _quota_refusal(self, job: Job, queue: QueueNode) -> Refusal | None:
         asked = dict(job.cls.resources)
@@ -336,7 +481,21 @@ class _Cycle:
             left = available(queue, key, self._draft.charged)
             if left < asked[key[1]]:
                 return Refusal(Reason.QUOTA, {key[1]: asked[key[1]] - left})
+        for key in keys:
+            own = available_nominal(queue, key, self._draft.charged)
+            if own < asked[key[1]]:
+                return self._borrowing_refusal(job, queue, {key[1]: asked[key[1]] - own})
         return None
+
+    def _borrowing_refusal(self, job: Job, queue: QueueNode, short: dict[str, int]) -> Refusal | None:
+        """The job needs more than its queue's own quota: the rules say whether it may borrow."""
+        top = queue.path[-2]
+        cohort = self._draft.queue_facts(top, 0)
+        facts = CohortFacts(top.name, cohort.gpu_nominal_milli, cohort.gpu_used_milli)
+        answer = self._rules.quota(job.facts(), self._draft.queue_facts(queue, 0), facts)
+        if answer.fault is not None:
+            self._agenda.faults[answer.fault] = None
+        return None if answer.value else Refusal(Reason.QUOTA, short, answer.rule)
 
     def _mask(self, job: Job) -> Mask | None:
         """Rows that the job may use: not those rented for another job, nor those that end before it would."""
@@ -362,15 +521,12 @@ class _Cycle:
         if seats is None:
             return False
         self._draft.leave(queue, job, True)
+        self._reservations.granted(queue, seats, job.cls.spec.estimate_ms)
         self._emit(self._lease(job, seats))
         return True
 
     def _lease(self, job: Job, seats: list[DraftSeat]) -> LeaseGranted:
-        nodes, names = self._agenda.nodes, self._agenda.names
         attempt = job.attempts + 1
-        if len(job.cls.asks) > 1:
-            order = {ask.role.name: at for at, ask in enumerate(job.cls.asks)}
-            seats = sorted(seats, key=lambda seat: (order[seat.need.ask.role.name], seat.ordinal))
         first = seats[0]
         for seat in seats:
             fault = seat.need.fault(seat.kind_before)
@@ -380,18 +536,26 @@ class _Cycle:
             lease=lease_id(JobId(job.id), attempt),
             job=job.id,
             attempt=attempt,
-            cluster=nodes[first.row].build.cluster,
-            members=tuple(
-                Member(
-                    role=seat.need.ask.role.name,
-                    ordinal=seat.ordinal,
-                    node=names[seat.row],
-                    gpus=gpus_of(seat.gpus),
-                    slices=slices_of(seat.gpus),
-                )
-                for seat in seats
-            ),
+            cluster=self._agenda.nodes[first.row].build.cluster,
+            members=self._members(job, seats),
             rule=first.need.rule(first.kind_before),
+        )
+
+    def _members(self, job: Job, seats: list[DraftSeat]) -> tuple[Member, ...]:
+        """In the order of the roles as written, then by ordinal."""
+        names = self._agenda.names
+        if len(job.cls.asks) > 1:
+            order = {ask.role.name: at for at, ask in enumerate(job.cls.asks)}
+            seats = sorted(seats, key=lambda seat: (order[seat.need.ask.role.name], seat.ordinal))
+        return tuple(
+            Member(
+                role=seat.need.ask.role.name,
+                ordinal=seat.ordinal,
+                node=names[seat.row],
+                gpus=gpus_of(seat.gpus),
+                slices=slices_of(seat.gpus),
+            )
+            for seat in seats
         )
 
     # --- 8 -----------------------------------------------------------------------------------------------------------
@@ -403,7 +567,8 @@ class _Cycle:
             return
         self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]
         self._renting = burst.served()
-        self._reask_ms = burst.reask_ms
+        if burst.reask_ms is not None:
+            self._ask_again(burst.reask_ms)
         for event in burst.requested:
             self._emit(event)
 
@@ -448,12 +613,18 @@ class _Cycle:
         """Say for each group that still waits why, where that has changed."""
         self._waiting: dict[str, int] = {}
         for group, refusal in self._refused:
-            waiting = [entry.job for entry in group.live() if entry.id not in self._draft.gone]
+            waiting = [
+                entry.job
+                for entry in group.live()
+                if entry.id not in self._draft.gone and entry.id not in self._promised
+            ]
             if self._renting:
                 renting = [job for job in waiting if job.id in self._renting]
                 waiting = [job for job in waiting if job.id not in self._renting]
                 self._record_part(group, renting, Refusal(Reason.PROVISIONING))
             self._record_part(group, waiting, refusal)
+        if self._promised:
+            self._waiting[Reason.ROOM_PROMISED.slug] = len(self._promised)
         if self._requeued:
             self._waiting["requeued"] = self._requeued
 
@@ -507,6 +678,7 @@ class _Cycle:
             digest=self._digest.hexdigest(),
             waiting=dict(sorted(self._waiting.items())),
             reask_ms=self._reask_ms,
+            searched_ms=self._state.now_ms if self._is_search_round and self._searches else None,
             faults=faults,
         )
         self._draft.undo()

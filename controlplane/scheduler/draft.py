@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.domain.quantities import MAX_AMOUNT, ceil_div, share_ppb
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.facts import HomeFacts, QueueFacts
+from controlplane.scheduler.kinds import Kind, KindTable
 from controlplane.scheduler.needs import Need
 from controlplane.scheduler.quota import QueueNode, borrowed, charge
-from controlplane.scheduler.state import Ask, Job, State
+from controlplane.scheduler.state import Ask, Job, Lease, State
 
 GPU = "gpu"
 
@@ -26,6 +28,19 @@ class DraftSeat:
     flavor: str
 
 
+SeatAt = tuple[int, Ask, tuple[int, ...], str]
+"""(row, what it asks, its GPUs, flavor)"""
+
+
+@dataclass(slots=True, eq=False)
+class Occupant:
+    """A gang that sits, with the instant at which it is expected to leave (``None``: nobody knows)."""
+
+    queue: QueueNode
+    seats: tuple[SeatAt, ...]
+    end_ms: int | None = None
+
+
 class Draft:
     """What placements change: copies of what queues use, hold and are charged, and the nodes' kinds themselves, which
     :meth:`undo` puts back (a copy would make every reader of the nodes read all of them again)."""
@@ -34,8 +49,8 @@ class Draft:
         self._state = state
         self._kinds = state.kinds
         self.column = agenda.column
-        self._before: list[tuple[int, int]] = []
-        """(row, kind) as they were, for every change that stands, in order."""
+        self._original: dict[int, int] = {}
+        """Row -> the kind that it had before the cycle touched it."""
         self.used = [dict(used) for used in state.used]
         self.charged = [dict(charged) for charged in state.charged]
         self.pending = list(state.pending)
@@ -45,15 +60,13 @@ class Draft:
 
     def sit(self, queue: QueueNode, seat: DraftSeat) -> None:
         """Put one member on its node."""
-        self._before.append((seat.row, seat.kind_before))
-        self.column.put(seat.row, self._kinds.take(seat.kind_before, seat.need.ask.amounts, seat.gpus))
+        self._put(seat.row, self._kinds.take(seat.kind_before, seat.need.ask.amounts, seat.gpus))
         self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), 1)
 
     def stand_up(self, queue: QueueNode, seats: list[DraftSeat]) -> None:
         """Undo :meth:`sit` for the members of a gang that did not fit as a whole, last first."""
         for seat in reversed(seats):
-            self._before.pop()
-            self.column.put(seat.row, seat.kind_before)
+            self._put(seat.row, seat.kind_before)
             self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), -1)
 
     def _use(self, queue: QueueNode, flavor: str, ask: Ask, sign: int) -> None:
@@ -69,13 +82,61 @@ class Draft:
 
     def rent_in_use(self, agenda: Agenda) -> set[str]:
         """Capacity requests of which a node changed in this cycle; asked for membership only."""
-        return {request for row, _ in self._before if (request := agenda.nodes[row].request) is not None}
+        kinds = self.column.kinds
+        changed = (row for row, kind in self._original.items() if int(kinds[row]) != kind)
+        return {request for row in changed if (request := agenda.nodes[row].request) is not None}
 
     def undo(self) -> None:
         """Put the nodes back as they were: the cycle is over, and folding its decisions is what changes them."""
-        for row, kind in reversed(self._before):
-            self.column.put(row, kind)
-        self._before.clear()
+        for row, kind in self._original.items():
+            if int(self.column.kinds[row]) != kind:
+                self.column.put(row, kind)
+        self._original.clear()
+
+    def _put(self, row: int, kind: int) -> None:
+        self._original.setdefault(row, int(self.column.kinds[row]))
+        self.column.put(row, kind)
+
+    # --- what others hold --------------------------------------------------------------------------------------------
+
+    def evict(self, occupant: Occupant, *, rooms: bool = True) -> None:
+        """As if the occupant were gone; without ``rooms`` only from the books of its queue."""
+        for row, ask, gpus, flavor in occupant.seats:
+            if rooms and row >= 0:
+                self._put(row, self._kinds.give_back(int(self.column.kinds[row]), ask.amounts, gpus))
+            self._use(occupant.queue, flavor, ask, -1)
+
+    def readmit(self, occupant: Occupant, *, rooms: bool = True) -> None:
+        """Undo :meth:`evict`."""
+        for row, ask, gpus, flavor in reversed(occupant.seats):
+            if rooms and row >= 0:
+                self._put(row, self._kinds.take(int(self.column.kinds[row]), ask.amounts, gpus))
+            self._use(occupant.queue, flavor, ask, 1)
+
+    def has_room(self, occupant: Occupant) -> bool:
+        """Whether an evicted occupant could sit where it sat."""
+        free: dict[int, int] = {}
+        for row, ask, gpus, _ in occupant.seats:
+            if row < 0:
+                continue
+            id_ = free.get(row, int(self.column.kinds[row]))
+            kind = self._kinds.kinds[id_]
+            if not can_sit(kind, ask, gpus):
+                return False
+            free[row] = self._kinds.take(id_, ask.amounts, gpus)
+        return True
+
+    def promise(self, queue: QueueNode, seats: Sequence[SeatAt], in_the_way: Sequence[Occupant]) -> None:
+        """Hold room for a gang whose victims have not all left: in the books as it will be, on the nodes what the gang
+        needs beyond what the victims still occupy."""
+        for occupant in in_the_way:
+            self.evict(occupant, rooms=False)
+        for _, ask, _, flavor in seats:
+            self._use(queue, flavor, ask, 1)
+        needed, occupied = _by_row(seats), _by_row([seat for o in in_the_way for seat in o.seats])
+        for row, need in needed.items():
+            if row >= 0:
+                self._put(row, _held(self._kinds, int(self.column.kinds[row]), need, occupied.get(row)))
 
     def leave(self, queue: QueueNode, job: Job, is_placed: bool) -> None:
         """The job no longer waits; if placed, it counts as running."""
@@ -107,6 +168,77 @@ class Draft:
         """Dominant share of the capacity that is there, in parts per billion, rounded up (DRF, NSDI'11)."""
         used, capacity = self.used[node.index], self._state.capacity
         return max((share_ppb(amount, capacity.get(name, 0)) for name, amount in used.items()), default=0)
+
+    def weighted_share_with(self, node: QueueNode, gang: tuple[tuple[str, int], ...], sign: int) -> int:
+        """The weighted share that the queue would have with a gang more (1) or less (-1)."""
+        used, capacity = dict(self.used[node.index]), self._state.capacity
+        for name, amount in gang:
+            used[name] = used.get(name, 0) + sign * amount
+        share = max((share_ppb(amount, capacity.get(name, 0)) for name, amount in used.items()), default=0)
+        return _weighted(share, node.weight)
+
+
+def occupant_of(state: State, agenda: Agenda, lease: Lease, end_ms: int | None = None) -> Occupant:
+    """A lease as the draft sees it. Row -1 is a node that is not there any more."""
+    queue = state.tree.by_name.get(lease.job.cls.spec.queue, state.tree.root)
+    seats = tuple((agenda.rows.get(seat.node, -1), seat.ask, seat.gpus, seat.flavor) for seat in lease.seats)
+    return Occupant(queue, seats, end_ms)
+
+
+def can_sit(kind: Kind, ask: Ask, gpus: tuple[int, ...]) -> bool:
+    """Whether a member fits onto these very GPUs of a node."""
+    amounts, free = ask.amounts, kind.gpu_free
+    if kind.cpu_free < amounts.cpu_milli or kind.memory_free < amounts.memory_bytes:
+        return False
+    if any(index >= len(free) or free[index] < amounts.gpu_milli for index in gpus):
+        return False
+    other = dict(kind.other_free) if amounts.other else {}
+    return all(other.get(name, 0) >= amount for name, amount in amounts.other)
+
+
+class _Load:
+    """What seats take of one node."""
+
+    def __init__(self) -> None:
+        self.cpu = 0
+        self.memory = 0
+        self.gpus: dict[int, int] = {}
+        self.other: dict[str, int] = {}
+
+    def add(self, ask: Ask, gpus: tuple[int, ...]) -> None:
+        self.cpu += ask.amounts.cpu_milli
+        self.memory += ask.amounts.memory_bytes
+        for index in gpus:
+            self.gpus[index] = self.gpus.get(index, 0) + ask.amounts.gpu_milli
+        for name, amount in ask.amounts.other:
+            self.other[name] = self.other.get(name, 0) + amount
+
+
+def _by_row(seats: Sequence[SeatAt]) -> dict[int, _Load]:
+    loads: dict[int, _Load] = {}
+    for row, ask, gpus, _ in seats:
+        loads.setdefault(row, _Load()).add(ask, gpus)
+    return loads
+
+
+def _held(kinds: KindTable, id_: int, need: _Load, occupied: _Load | None) -> int:
+    """The kind that is left of a node when what is needed, less what is occupied still, is taken from what is free."""
+    there = occupied or _Load()
+    kind = kinds.kinds[id_]
+    free = dict(kind.other_free)
+    other = {name: min(free.get(name, 0), amount - there.other.get(name, 0)) for name, amount in need.other.items()}
+    amounts = kinds.amounts(
+        max(0, min(kind.cpu_free, need.cpu - there.cpu)),
+        max(0, min(kind.memory_free, need.memory - there.memory)),
+        0,
+        tuple(sorted((name, amount) for name, amount in other.items() if amount > 0)),
+    )
+    left = kinds.take(id_, amounts, ())
+    for index in sorted(need.gpus):
+        milli = min(kind.gpu_free[index], need.gpus[index] - there.gpus.get(index, 0))
+        if milli > 0:
+            left = kinds.take(left, kinds.amounts(0, 0, milli, ()), (index,))
+    return left
 
 
 def home_facts(state: State, draft: Draft) -> HomeFacts:

@@ -35,6 +35,9 @@ class JobFacts:
     wait_limit_ms: int | None = None
     throughput_best_ppm: int = 1_000_000
     """How fast it goes on the model that suits it best, of those that its roles name a speed for."""
+    topology_required: str | None = None
+    """The level in one domain of which all its members must be, such as ``rack``."""
+    topology_preferred: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +55,9 @@ class RoleFacts:
     """What it takes of the memory of one GPU, where it shares by memory."""
     gpu_memory_min_bytes: int = 0
     mig_profile: str = ""
+    topology_required: str | None = None
+    """The level in one domain of which all members of the role must be, such as ``rack``."""
+    topology_preferred: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -179,3 +185,47 @@ class BudgetFacts:
     left_micro_usd: int
     """In this window, promises counted as spent."""
     window_left_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class CohortFacts:
+    """What a job's queue shares with others: the queue right below the root that it belongs to."""
+
+    name: str
+    gpu_nominal_milli: int
+    """Of all queues below together."""
+    gpu_used_milli: int
+
+
+@dataclass(slots=True, eq=False)
+class ShortageFacts:
+    """Why a job does not start, as far as evicting others could help."""
+
+    reason: str
+    """``capacity`` or ``quota``."""
+    waited_ms: int
+    is_within_nominal: bool
+    """Whether the queue would stay within its own nominal quota with the job."""
+
+
+@dataclass(slots=True, eq=False)
+class VictimFacts:
+    """One running gang that could be evicted."""
+
+    id: str
+    queue: str
+    user: str
+    priority: int
+    labels: Mapping[str, str]
+    members: int
+    gpus_milli: int
+    running_ms: int
+    """Since it was placed."""
+    unsaved_ms: int
+    """Work that would be lost: since the last checkpoint that the job said it makes."""
+    evictions: int
+    """How often this job was evicted so far."""
+    evictions_last_hour: int
+    is_borrowing: bool
+    """Whether its queue uses more than its nominal quota."""
+    queue_weighted_share_ppb: int

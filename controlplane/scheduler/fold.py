@@ -32,27 +32,37 @@ from controlplane.domain.events import (
     LeaseObserved,
     LeasePhase,
     LeaseRevoked,
+    Member,
     NodeObserved,
     PolicyActivated,
+    PromiseReleased,
     QueueConfigured,
+    ReservationMade,
+    ReservationReleased,
+    RoomPromised,
     Ticked,
     TypicalJobsConfigured,
 )
 from controlplane.domain.mig import spots
 from controlplane.domain.quantities import MAX_MS
+from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.fragmentation import shape_of
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.quota import QueueNode, QueueTree, charge
 from controlplane.scheduler.state import (
+    EVICTED,
+    EVICTIONS_KEPT,
     Ask,
     BudgetAccount,
     Job,
     Lease,
     Node,
     Phase,
+    Promise,
     Request,
     RequestPhase,
+    Reservation,
     Seat,
     State,
 )
@@ -131,6 +141,8 @@ def _forget(state: State, job: Job) -> None:
         _count_pending(state, job, -1)
     job.phase = Phase.RETURNED
     del state.jobs[job.id]
+    if state.promises.pop(job.id, None) is not None or state.reservations.pop(job.id, None) is not None:
+        state.freed += 1
     for request in state.requests.values():
         if request.held_for == job.id:
             _release_hold(state, request)
@@ -151,18 +163,7 @@ def _count_pending(state: State, job: Job, change: int) -> None:
 
 def _lease_granted(state: State, event: LeaseGranted) -> None:
     job = state.jobs[event.job]
-    asks = {ask.role.name: ask for ask in job.cls.asks}
-    seats = tuple(
-        Seat(
-            m.node,
-            m.role,
-            m.ordinal,
-            asks[m.role].on(state.nodes[m.node].build),
-            spots(m.gpus, m.slices),
-            state.nodes[m.node].build.flavor,
-        )
-        for m in event.members
-    )
+    seats = _seats(state, job, event.members)
     rented = {state.nodes[seat.node].request for seat in seats}
     requests = tuple(sorted(name for name in rented if name is not None))
     lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms)
@@ -172,6 +173,8 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     job.lease = lease.id
     job.attempts = event.attempt
     state.leases[lease.id] = lease
+    if state.promises.pop(job.id, None) is not None or state.reservations.pop(job.id, None) is not None:
+        state.freed += 1
     state.counts.placements += 1
     for node in _queue(state, job).path:
         state.running[node.index] += 1
@@ -183,6 +186,21 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     for request in state.requests.values():
         if request.held_for == job.id:
             _release_hold(state, request)
+
+
+def _seats(state: State, job: Job, members: tuple[Member, ...]) -> tuple[Seat, ...]:
+    asks = {ask.role.name: ask for ask in job.cls.asks}
+    return tuple(
+        Seat(
+            m.node,
+            m.role,
+            m.ordinal,
+            asks[m.role].on(state.nodes[m.node].build),
+            spots(m.gpus, m.slices),
+            state.nodes[m.node].build.flavor,
+        )
+        for m in members
+    )
 
 
 def _sit(state: State, lease: Lease, seat: Seat) -> None:
@@ -242,6 +260,11 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
     job.phase = Phase.RETURNED
     job.lease = None
     job.cause = lease.revoked or event.phase.value
+    if job.cause in EVICTED:
+        job.evicted += 1
+        job.evictions = [*job.evictions, event.observed_ms][-EVICTIONS_KEPT:]
+    elif job.cause != "deadline":
+        job.failures += 1
     state.returned.append(job)
 
 
@@ -264,6 +287,29 @@ def _release(state: State, lease: Lease, at_ms: int) -> None:
             del state.nodes[node.name]
     state.freed += 1
     _count_rented(state, lease, -1, at_ms)
+
+
+def _room_promised(state: State, event: RoomPromised) -> None:
+    job = state.jobs[event.job]
+    seats = _seats(state, job, event.members)
+    job.recorded_reason = Reason.ROOM_PROMISED
+    state.promises[event.job] = Promise(event.job, event.cluster, seats, event.victims, event.rule)
+
+
+def _promise_released(state: State, event: PromiseReleased) -> None:
+    if state.promises.pop(event.job, None) is not None:
+        state.freed += 1
+
+
+def _reservation_made(state: State, event: ReservationMade) -> None:
+    state.reservations.pop(event.job, None)
+    state.reservations[event.job] = Reservation(event.job, event.start_ms, event.nodes)
+    state.freed += 1
+
+
+def _reservation_released(state: State, event: ReservationReleased) -> None:
+    if state.reservations.pop(event.job, None) is not None:
+        state.freed += 1
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -508,6 +554,8 @@ def _ticked(state: State, event: Ticked) -> None:
 def _cycle_decided(state: State, event: CycleDecided) -> None:
     state.cycle = event.cycle
     state.reask_ms = event.reask_ms
+    if event.searched_ms is not None:
+        state.searched_ms = event.searched_ms
     state.faults.update(dict.fromkeys(event.faults))
     for job in state.arrivals:
         if job.phase is Phase.SUBMITTED:
@@ -543,6 +591,10 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     JobRefused: _job_refused,
     LeaseGranted: _lease_granted,
     LeaseRevoked: _lease_revoked,
+    RoomPromised: _room_promised,
+    PromiseReleased: _promise_released,
+    ReservationMade: _reservation_made,
+    ReservationReleased: _reservation_released,
     JobRequeued: _job_requeued,
     JobEnded: _job_ended,
     JobsWaiting: _jobs_waiting,

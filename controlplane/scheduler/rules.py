@@ -17,12 +17,15 @@ from controlplane.scheduler.facts import (
     BudgetFacts,
     CandidateFacts,
     ClusterFacts,
+    CohortFacts,
     HomeFacts,
     JobFacts,
     NodeFacts,
     OfferFacts,
     QueueFacts,
     RoleFacts,
+    ShortageFacts,
+    VictimFacts,
 )
 
 T_co = TypeVar("T_co", covariant=True)
@@ -97,6 +100,29 @@ class Rules(Protocol):
         candidate: CandidateFacts | None,
     ) -> Answer[int]:
         """Higher is better. ``candidate`` is given exactly when ``scoring_reads`` has one of its fields. Default: 0."""
+
+    @property
+    def may_preempt(self) -> bool:
+        """Whether the bundle has a rule that could let a job evict others. Default: no, and nothing is searched."""
+
+    @property
+    def may_reserve(self) -> bool:
+        """Whether the bundle has a rule that could reserve room for a blocked job. Default: no."""
+
+    def quota(self, job: JobFacts, queue: QueueFacts, cohort: CohortFacts) -> Answer[bool]:
+        """Whether the job may be placed on quota that its queue borrows. Default: true."""
+
+    def preemption_allow(self, job: JobFacts, queue: QueueFacts, shortage: ShortageFacts) -> Answer[Sequence[str]]:
+        """Whom the job may evict: any of ``queue`` (lower priority in its own queue), ``cohort`` (lower priority below
+        the same top queue), ``reclaim`` (queues above their nominal quota, if its own stays within), ``fair-share``
+        (queues that would still have the larger weighted share afterwards). Default: nobody."""
+
+    def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
+        """What evicting the victim costs, lower first; ``None`` protects it. Default: GPU-milliseconds of unsaved work."""
+
+    def reserve(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
+        """How many blocked jobs, this one included, may hold a reservation when this one asks for one: 0 makes none
+        for it, 1 is EASY backfill, a large number is conservative backfill. Default: 0."""
 
     def burst(
         self,

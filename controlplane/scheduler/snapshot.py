@@ -27,8 +27,10 @@ from controlplane.scheduler.state import (
     Lease,
     Node,
     Phase,
+    Promise,
     Request,
     RequestPhase,
+    Reservation,
     Seat,
     State,
 )
@@ -60,6 +62,12 @@ def take(state: State) -> bytes:
         "classes": [_plain(cls.spec) for cls in state.classes.values()],
         "jobs": [_job(job, classes[job.cls.index]) for job in state.jobs.values()],
         "leases": [_lease(lease) for lease in state.leases.values()],
+        "promises": [
+            [promise.job, promise.cluster, _seats(promise.seats), promise.victims, promise.rule]
+            for promise in state.promises.values()
+        ],
+        "reservations": [[r.job, r.start_ms, r.nodes] for r in state.reservations.values()],
+        "searched_ms": state.searched_ms,
         "requests": [asdict(request) for request in state.requests.values()],
         "arrivals": [job.id for job in state.arrivals if job.id in state.jobs],
         "cancels": [job.id for job in state.cancels if job.id in state.jobs],
@@ -123,6 +131,12 @@ def _restore_jobs(state: State, plain: Plain) -> None:
             node = state.nodes.get(seat.node)
             if node is not None:
                 node.leases[lease.id] = lease
+    for job_id, cluster, seats, victims, rule in plain["promises"]:
+        sat = _restored_seats(state.jobs[job_id], seats)
+        state.promises[job_id] = Promise(job_id, cluster, sat, tuple(victims), rule)
+    for job_id, start_ms, nodes in plain["reservations"]:
+        state.reservations[job_id] = Reservation(job_id, start_ms, tuple(nodes))
+    state.searched_ms = plain["searched_ms"]
     state.arrivals = [state.jobs[id_] for id_ in plain["arrivals"] if id_ in state.jobs]
     state.cancels = [state.jobs[id_] for id_ in plain["cancels"] if id_ in state.jobs]
     state.returned = [state.jobs[id_] for id_ in plain["returned"] if id_ in state.jobs]
@@ -141,6 +155,9 @@ def _job(job: Job, cls: int) -> list[object]:
         job.turn,
         job.lease,
         job.cause,
+        job.failures,
+        job.evictions,
+        job.evicted,
         job.is_cancelled,
         job.recorded_reason,
     ]
@@ -152,20 +169,31 @@ def _restored_job(row: list[Any], classes: list[JobClass]) -> Job:
 
 
 def _lease(lease: Lease) -> list[object]:
-    seats = [
-        [seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor, seat.ask.amounts.gpu_milli] for seat in lease.seats
-    ]
     return [
         lease.id,
         lease.job.id,
         lease.attempt,
         lease.cluster,
-        seats,
+        _seats(lease.seats),
         lease.requests,
         lease.granted_ms,
         lease.is_running,
         lease.revoked,
     ]
+
+
+def _seats(seats: tuple[Seat, ...]) -> list[list[object]]:
+    return [
+        [seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor, seat.ask.amounts.gpu_milli] for seat in seats
+    ]
+
+
+def _restored_seats(job: Job, seats: list[list[Any]]) -> tuple[Seat, ...]:
+    asks = {ask.role.name: ask for ask in job.cls.asks}
+    return tuple(
+        Seat(node, role, ordinal, asks[role].counting(milli), tuple(gpus), flavor)
+        for node, role, ordinal, gpus, flavor, milli in seats
+    )
 
 
 def _typical(typical: TypicalJobs) -> list[object]:
@@ -181,11 +209,7 @@ def _restored_shapes(rows: list[Any]) -> tuple[tuple[Shape, int], ...]:
 def _restored_lease(state: State, row: list[Any]) -> Lease:
     id_, job_id, attempt, cluster, seats, requests, granted_ms, is_running, revoked = row
     job = state.jobs[job_id]
-    asks = {ask.role.name: ask for ask in job.cls.asks}
-    sat = tuple(
-        Seat(node, role, ordinal, asks[role].counting(milli), tuple(gpus), flavor)
-        for node, role, ordinal, gpus, flavor, milli in seats
-    )
+    sat = _restored_seats(job, seats)
     return Lease(id_, job, attempt, cluster, sat, tuple(requests), granted_ms, is_running, revoked)
 
 

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from controlplane.scheduler.agenda import Agenda
 
 
+EVICTIONS_KEPT = 16
+EVICTED = ("preempted", "reclaimed")
+"""Causes of a revocation that do not use up the attempts of a job."""
+
+
 class Phase(StrEnum):
     """Where a job is on its way."""
 
@@ -109,6 +114,12 @@ class Job:
     lease: str | None = None
     cause: str = ""
     """Why its last lease ended, while ``RETURNED``."""
+    failures: int = 0
+    """Starts that ended without success, evictions aside."""
+    evictions: list[int] = field(default_factory=list)
+    """When it was evicted, in milliseconds; the last :data:`EVICTIONS_KEPT`."""
+    evicted: int = 0
+    """How often it was evicted."""
     is_cancelled: bool = False
     recorded_reason: int = 0
     """The reason last recorded while it was the first of its group; 0 for none."""
@@ -133,6 +144,8 @@ class Job:
             estimate_ms=like.estimate_ms,
             wait_limit_ms=like.wait_limit_ms,
             throughput_best_ppm=like.throughput_best_ppm,
+            topology_required=like.topology_required,
+            topology_preferred=like.topology_preferred,
         )
 
 
@@ -177,6 +190,27 @@ class Node:
     leases: dict[str, Lease] = field(default_factory=dict)
     topology: tuple[str, ...] = ()
     """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
+
+
+@dataclass(slots=True, eq=False)
+class Promise:
+    """Room for a job that waits until the leases in the way have ended. Seats as they will be."""
+
+    job: int
+    cluster: str
+    seats: tuple[Seat, ...]
+    victims: tuple[str, ...]
+    rule: str | None
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """A start that is promised to a blocked job: nobody may be on these nodes at that instant who could delay it."""
+
+    job: int
+    start_ms: int | None
+    """``None``: nobody knows, because what runs there does not say how long."""
+    nodes: tuple[str, ...]
 
 
 class RequestPhase(StrEnum):
@@ -268,6 +302,12 @@ class State:
         self.jobs: dict[int, Job] = {}
         self.leases: dict[str, Lease] = {}
         self.requests: dict[str, Request] = {}
+        self.promises: dict[int, Promise] = {}
+        """By job, in the order in which they were made."""
+        self.reservations: dict[int, Reservation] = {}
+        """By job, in the order in which they were made."""
+        self.searched_ms: int | None = None
+        """When victims were last looked for on behalf of everybody."""
         self.tree = QueueTree({})
         self.charged: Charged = self.tree.empty_charges()
         self.used: list[dict[str, int]] = [{}]
@@ -385,6 +425,8 @@ def _new_ask(role: Role, gang: TopologyRequest | None, kinds: KindTable) -> Ask:
         gpu_memory_bytes=role.gpu_memory_bytes,
         gpu_memory_min_bytes=role.gpu_memory_min_bytes,
         mig_profile=role.mig_profile,
+        topology_required=_required(role.topology),
+        topology_preferred=_preferred(role.topology),
     )
     return Ask(
         role,
@@ -397,6 +439,14 @@ def _new_ask(role: Role, gang: TopologyRequest | None, kinds: KindTable) -> Ask:
         gpu_memory_min_bytes=role.gpu_memory_min_bytes if role.gpus else 0,
         is_plain=not role.gpu_memory_bytes and not role.mig_profile,
     )
+
+
+def _required(topology: TopologyRequest | None) -> str | None:
+    return topology.required.value if topology is not None and topology.required is not None else None
+
+
+def _preferred(topology: TopologyRequest | None) -> str | None:
+    return topology.preferred.value if topology is not None and topology.preferred is not None else None
 
 
 def _gang(asks: tuple[Ask, ...]) -> tuple[tuple[str, int], ...]:
@@ -425,4 +475,6 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
         estimate_ms=spec.estimate_ms,
         wait_limit_ms=spec.wait_limit_ms,
         throughput_best_ppm=max((ppm for role in spec.roles for ppm in role.throughput_ppm.values()), default=PPM),
+        topology_required=_required(spec.topology),
+        topology_preferred=_preferred(spec.topology),
     )

@@ -9,12 +9,15 @@ from controlplane.scheduler.facts import (
     BudgetFacts,
     CandidateFacts,
     ClusterFacts,
+    CohortFacts,
     HomeFacts,
     JobFacts,
     NodeFacts,
     OfferFacts,
     QueueFacts,
     RoleFacts,
+    ShortageFacts,
+    VictimFacts,
 )
 from controlplane.scheduler.rules import Answer
 
@@ -36,6 +39,12 @@ class PlainRules:
     job_order_reads: frozenset[str] = frozenset({"job.priority"})
     queue_order_reads: frozenset[str] = frozenset({"queue.weighted_share_ppb"})
     eligibility_reads: frozenset[str] = frozenset()
+    may_preempt: bool = False
+    may_reserve: bool = False
+    borrow: Callable[[JobFacts, QueueFacts, CohortFacts], bool] = lambda job, queue, cohort: True
+    allow: Callable[[JobFacts, QueueFacts, ShortageFacts], Sequence[str]] = lambda job, queue, shortage: ()
+    victim: Callable[[JobFacts, VictimFacts], int | None] = lambda job, victim: victim.unsaved_ms * victim.gpus_milli
+    depth: Callable[[JobFacts], int] = lambda job: 0
     burst_reads: frozenset[str] = frozenset({"now"})
     scoring_reads: frozenset[str] = frozenset({"after.cpu_free_milli", "after.gpu_free_milli"})
     admit: Callable[[JobFacts], str | None] = lambda job: None
@@ -68,6 +77,18 @@ class PlainRules:
     ) -> Answer[int]:
         self.asked["scoring"] = self.asked.get("scoring", 0) + 1
         return Answer(self.score(after, candidate))
+
+    def quota(self, job: JobFacts, queue: QueueFacts, cohort: CohortFacts) -> Answer[bool]:
+        return Answer(self.borrow(job, queue, cohort))
+
+    def preemption_allow(self, job: JobFacts, queue: QueueFacts, shortage: ShortageFacts) -> Answer[Sequence[str]]:
+        return Answer(self.allow(job, queue, shortage))
+
+    def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
+        return Answer(self.victim(preemptor, victim))
+
+    def reserve(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
+        return Answer(self.depth(job))
 
     def burst(
         self,

@@ -1,0 +1,296 @@
+"""Step 6: whom to evict so that one blocked gang can start, or nobody.
+
+Mechanism, not to be switched off by a rule: victims are whole gangs; they are evicted only together with the placement
+that they enable, which was found on a draft without them (provable benefit); every victim is needed, since each was put
+back and found to be in the way; a queue is never reclaimed from below its nominal quota; free room counts first.
+Rules say who may evict whom, and what an eviction costs.
+
+The search: candidates in the order of (cost, newest, id); the shortest prefix whose removal lets the gang start, by
+doubling and bisection; of the prefix those that sit where the gang would, or whose quota it needs; each of these is put back if the
+gang still starts with it, the costliest first (as Kueue's ``fillBackWorkloads`` does). Two jobs cannot evict each other
+in turn: by priority only downwards, by quota only from who is above nominal to who stays within, by share only while
+the victim's queue still has at least the share of the preemptor's afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.domain.ids import JobId, job_label
+from controlplane.scheduler.agenda import Agenda
+from controlplane.scheduler.draft import Draft, DraftSeat, Occupant, occupant_of
+from controlplane.scheduler.facts import ShortageFacts, VictimFacts
+from controlplane.scheduler.needs import Need
+from controlplane.scheduler.packing import Mask, Packer
+from controlplane.scheduler.quota import QueueNode, available
+from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.state import Job, Lease, State
+from controlplane.scheduler.verdicts import Refusal
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """A lease that may be evicted for the job at hand."""
+
+    cost: int
+    lease: Lease
+    occupant: Occupant
+    scope: str
+    rule: str | None
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The total order: cheapest, then newest, then by id."""
+        return (self.cost, -self.lease.granted_ms, -self.lease.job.id)
+
+    @property
+    def cause(self) -> str:
+        """What the revocation says."""
+        return "reclaimed" if self.scope in ("reclaim", "fair-share") else "preempted"
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """An eviction and the placement that it enables."""
+
+    victims: list[Candidate]
+    seats: list[DraftSeat]
+    rule: str | None
+
+
+class Preemption:
+    """Searches on behalf of the blocked jobs of one cycle. Leaves the draft as it was."""
+
+    def __init__(
+        self,
+        state: State,
+        rules: Rules,
+        agenda: Agenda,
+        draft: Draft,
+        packer: Packer,
+        over_quota: Callable[[Job, QueueNode], Refusal | None],
+    ) -> None:
+        self._state = state
+        self._rules = rules
+        self._agenda = agenda
+        self._draft = draft
+        self._packer = packer
+        self._over_quota = over_quota
+        self._taken: set[str] = set()
+        """Leases that are on their way out already; asked for membership only."""
+
+    def spare(self, lease: str) -> None:
+        """The lease is being revoked: it is nobody's victim any more."""
+        self._taken.add(lease)
+
+    def find(
+        self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None, refusal: Refusal
+    ) -> Plan | None:
+        """The cheapest eviction that lets the job start; ``None`` if the rules allow none or none would help."""
+        waited_ms = self._state.now_ms - job.submitted_ms
+        is_within = self._is_within_nominal(job, queue)
+        shortage = ShortageFacts(refusal.reason.slug, waited_ms, is_within)
+        answer = self._rules.preemption_allow(job.facts(), self._draft.queue_facts(queue, 0), shortage)
+        if answer.fault is not None:
+            self._agenda.faults[answer.fault] = None
+        scopes = list(answer.value)
+        if not scopes:
+            return None
+        search = _Search(self, job, queue, needs, mask)
+        accepted = search.acceptable(self._candidates(job, queue, scopes, is_within))
+        return search.run(accepted, answer.rule) if accepted else None
+
+    def _is_within_nominal(self, job: Job, queue: QueueNode) -> bool:
+        charged = self._draft.charged[queue.index]
+        asked = dict(job.cls.resources)
+        keys = [key for key in queue.limited if key[0] == "any" and key[1] in asked]
+        return bool(keys) and all(charged.get(key, 0) + asked[key[1]] <= queue.cells[key].subtree for key in keys)
+
+    # --- candidates --------------------------------------------------------------------------------------------------
+
+    def _candidates(self, job: Job, queue: QueueNode, scopes: list[str], is_within: bool) -> list[Candidate]:
+        facts = job.facts()
+        found: list[Candidate] = []
+        for lease in self._state.leases.values():
+            if lease.revoked is not None or lease.id in self._taken:
+                continue
+            scope = self._scope(job, queue, lease, scopes, is_within)
+            if scope is None:
+                continue
+            answer = self._rules.preemption_victim(facts, self._victim_facts(lease))
+            if answer.fault is not None:
+                self._agenda.faults[answer.fault] = None
+            if answer.value is not None:
+                occupant = occupant_of(self._state, self._agenda, lease)
+                found.append(Candidate(answer.value, lease, occupant, scope, answer.rule))
+        return sorted(found, key=lambda candidate: candidate.rank)
+
+    def _scope(self, job: Job, queue: QueueNode, lease: Lease, scopes: list[str], is_within: bool) -> str | None:
+        """The first scope that holds; whether a queue gives anything back is looked at again as victims add up."""
+        theirs = self._queue_of(lease)
+        is_lower = lease.job.cls.spec.priority < job.cls.spec.priority
+        if theirs is queue:
+            return "queue" if is_lower and "queue" in scopes else None
+        if is_lower and "cohort" in scopes and _top(theirs) is _top(queue):
+            return "cohort"
+        if is_within and "reclaim" in scopes:
+            return "reclaim"
+        return "fair-share" if "fair-share" in scopes else None
+
+    def _queue_of(self, lease: Lease) -> QueueNode:
+        return self._state.tree.by_name.get(lease.job.cls.spec.queue, self._state.tree.root)
+
+    def _victim_facts(self, lease: Lease) -> VictimFacts:
+        job, spec, now_ms = lease.job, lease.job.cls.spec, self._state.now_ms
+        queue = self._queue_of(lease)
+        running_ms = now_ms - lease.granted_ms
+        every_ms = spec.checkpoint_every_ms
+        facts = self._draft.queue_facts(queue, 0)
+        return VictimFacts(
+            id=job_label(JobId(job.id)),
+            queue=spec.queue,
+            user=spec.user,
+            priority=spec.priority,
+            labels=job.cls.facts.labels,
+            members=job.cls.facts.members,
+            gpus_milli=job.cls.facts.gpus_milli,
+            running_ms=running_ms,
+            unsaved_ms=running_ms if every_ms is None else running_ms % every_ms,
+            evictions=job.evicted,
+            evictions_last_hour=sum(at_ms > now_ms - HOUR_MS for at_ms in job.evictions),
+            is_borrowing=facts.gpu_borrowed_milli > 0,
+            queue_weighted_share_ppb=facts.weighted_share_ppb,
+        )
+
+
+class _Search:
+    """The search for one job."""
+
+    def __init__(
+        self, preemption: Preemption, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None
+    ) -> None:
+        self._of = preemption
+        self._draft = preemption._draft
+        self._job = job
+        self._queue = queue
+        self._needs = needs
+        self._mask = mask
+        self._out = 0
+        """How many of the accepted candidates are out of the draft now."""
+
+    # --- who gives anything back -------------------------------------------------------------------------------------
+
+    def acceptable(self, candidates: list[Candidate]) -> list[Candidate]:
+        """The candidates that would be evicted one after the other, each seen with those before it already gone."""
+        accepted: list[Candidate] = []
+        for candidate in candidates:
+            if candidate.scope == "reclaim" and not self._is_above_nominal(candidate):
+                continue
+            if candidate.scope == "fair-share" and not self._has_larger_share(candidate):
+                continue
+            self._draft.evict(candidate.occupant, rooms=False)
+            accepted.append(candidate)
+        for candidate in reversed(accepted):
+            self._draft.readmit(candidate.occupant, rooms=False)
+        return accepted
+
+    def _is_above_nominal(self, candidate: Candidate) -> bool:
+        """Whether the victim's queue, and what it belongs to up to what it shares with the preemptor's, uses more than
+        its nominal quota of something that the preemptor asks for."""
+        asked = dict(self._job.cls.resources)
+        charged = self._draft.charged
+        for node in self._of._queue_of(candidate.lease).path:
+            if node in self._queue.path:
+                break
+            keys = [key for key in node.limited if key[1] in asked]
+            if not any(charged[node.index].get(key, 0) > node.cells[key].subtree for key in keys):
+                return False
+        return True
+
+    def _has_larger_share(self, candidate: Candidate) -> bool:
+        """Whether, after the exchange, the victim's side still has at least the weighted share of the preemptor's, at
+        the level right below what both have in common."""
+        theirs = self._of._queue_of(candidate.lease)
+        common = next(node for node in theirs.path if node in self._queue.path)
+        side = next(node for node in theirs.path if node.parent is common)
+        mine = next(node for node in self._queue.path if node.parent is common)
+        after = self._draft.weighted_share_with(mine, self._job.cls.resources, 1)
+        left = self._draft.weighted_share_with(side, candidate.lease.job.cls.resources, -1)
+        if mine.weight == 0:
+            return False
+        return after <= left
+
+    # --- the shortest prefix -----------------------------------------------------------------------------------------
+
+    def run(self, accepted: list[Candidate], rule: str | None) -> Plan | None:
+        """Bisect, then leave out whoever is not in the way."""
+        try:
+            low, high = 1, 1
+            while not self._starts(accepted, high):
+                if high == len(accepted):
+                    return None
+                low, high = high + 1, min(2 * high, len(accepted))
+            while low < high:
+                middle = (low + high) // 2
+                if self._starts(accepted, middle):
+                    high = middle
+                else:
+                    low = middle + 1
+            return self._prune(accepted, low, rule)
+        finally:
+            self._go_to(accepted, 0)
+
+    def _starts(self, accepted: list[Candidate], count: int) -> bool:
+        self._go_to(accepted, count)
+        seats = self._place()
+        if seats is None:
+            return False
+        self._draft.stand_up(self._queue, seats)
+        return True
+
+    def _place(self) -> list[DraftSeat] | None:
+        if self._of._over_quota(self._job, self._queue) is not None:
+            return None
+        return self._of._packer.place(self._job.id, self._needs, self._queue, self._mask)
+
+    def _prune(self, accepted: list[Candidate], count: int, rule: str | None) -> Plan | None:
+        self._go_to(accepted, count)
+        seats = self._place()
+        if seats is None:
+            return None
+        kept: list[Candidate] = []
+        for candidate in reversed(accepted[:count]):
+            if not self._draft.has_room(candidate.occupant):
+                kept.append(candidate)
+                continue
+            self._draft.readmit(candidate.occupant)
+            if self._exceeds_quota():
+                self._draft.evict(candidate.occupant)
+                kept.append(candidate)
+        spared = [candidate for candidate in accepted[:count] if candidate not in kept]
+        for candidate in spared:
+            self._draft.evict(candidate.occupant)
+        self._draft.stand_up(self._queue, seats)
+        kept.reverse()
+        return Plan(kept, seats, rule)
+
+    def _exceeds_quota(self) -> bool:
+        return any(available(self._queue, key, self._draft.charged) < 0 for key in self._queue.limited)
+
+    # --- in and out --------------------------------------------------------------------------------------------------
+
+    def _go_to(self, accepted: list[Candidate], count: int) -> None:
+        while self._out < count:
+            self._draft.evict(accepted[self._out].occupant)
+            self._out += 1
+        while self._out > count:
+            self._out -= 1
+            self._draft.readmit(accepted[self._out].occupant)
+
+
+def _top(queue: QueueNode) -> QueueNode:
+    """The queue right below the root that it belongs to."""
+    return queue.path[-2] if len(queue.path) > 1 else queue
