@@ -206,7 +206,8 @@ class PolicyCompiler:
     def _refuse_wrong_output(self, source: Expression, output: CompiledExpression) -> None:
         wanted = self.point.answer.output
         fits = {wanted, f"optional_type<{wanted}>", "optional_type<dyn>"} if self.point.answer.is_optional else {wanted}
-        if output.type in fits or (output.tree.kind == "list" and not output.tree.children and wanted.startswith("list<")):
+        is_empty_list = output.tree.kind == "list" and not output.tree.children
+        if output.type in fits or (is_empty_list and wanted.startswith("list<")):
             return
         message = f"the point '{self.point.name}' is answered with {_WANTED[wanted]}, but this is of type {output.type}"
         self._say(source.locate(0), message, "wrong-output")

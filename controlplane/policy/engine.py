@@ -12,8 +12,8 @@ Python, so the compiler asks for its presence and its value with two expressions
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Protocol
 
@@ -131,8 +131,22 @@ class _CelExprProgram:
             if result.type() in _FAILED:
                 return fault_of(str(value))
             return _plain(value)
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            return fault_of(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        except _RUNNING_FAILED as error:
+            return _fault_of_exception(error)
+
+    def native(self, data: Mapping[str, object]) -> object:
+        try:
+            result = self._eval(data=data)
+            return fault_of(str(result.value())) if result.type() in _FAILED else result.plain_value()
+        except _RUNNING_FAILED as error:
+            return _fault_of_exception(error)
+
+
+_RUNNING_FAILED = (RuntimeError, TypeError, ValueError, OverflowError)
+
+
+def _fault_of_exception(error: Exception) -> Fault:
+    return fault_of(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
 def _plain(value: object) -> Value:
@@ -154,15 +168,45 @@ def _key(key: object) -> bool | int | str:
     raise TypeError(f"a map key of type {type(key).__name__} cannot leave the rule")
 
 
+HostFunction = Callable[..., object]
+"""A function that the host gives to rules; known by the id of an overload that the environment declares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What an environment stands on, apart from its variables."""
+
+    config: str = _CONFIG
+    """Libraries, and what else an environment file declares (YAML of the CEL project)."""
+    descriptors: object = None
+    """A protobuf pool that describes messages."""
+    container: str = ""
+    """Names are resolved in it."""
+    imports: tuple[str, ...] = ()
+    """Qualified names that may be written by their last part."""
+    functions: Mapping[str, HostFunction] = field(default_factory=dict)
+
+    def env(self, variables: Mapping[str, str]) -> cel.Env:
+        """``variables`` maps each name to its CEL type, such as ``map<string, dyn>``. Raises :class:`Refused`."""
+        container = cel.ExpressionContainer(self.container, list(self.imports)) if self.imports else self.container
+        try:
+            return cel.NewEnv(
+                descriptor_pool=self.descriptors,
+                config=cel.NewEnvConfigFromYaml(self.config),
+                variables={name: cel.Type(spelled) for name, spelled in variables.items()},
+                container=container or None,
+                function_impls=dict(self.functions) or None,
+            )
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise Refused(_diagnostics(str(error), self.config)) from error
+
+
 class CelExprPython:
     """The deciding engine. Records are maps of anything here; the compiler has checked types before."""
 
-    def __init__(self, variables: Mapping[str, str], container: str = "") -> None:
-        """``variables`` maps each name to its CEL type, such as ``map<string, dyn>``; names are resolved in
-        ``container``."""
-        types = {name: cel.Type(spelled) for name, spelled in variables.items()}
-        config = cel.NewEnvConfigFromYaml(_CONFIG)
-        self._env = cel.NewEnv(config=config, variables=types, container=container or None)
+    def __init__(self, variables: Mapping[str, str], base: Base | None = None) -> None:
+        """``variables`` maps each name to its CEL type, such as ``map<string, dyn>``. Raises :class:`Refused`."""
+        self._env = (base or Base()).env(variables)
 
     @property
     def name(self) -> str:
@@ -171,26 +215,26 @@ class CelExprPython:
     def program(self, source: str) -> Program:
         return _CelExprProgram(_compile(self._env, source))
 
+    def native(self, source: str, data: Mapping[str, object]) -> object:
+        """The value of an expression as Python has it (a timestamp is a ``datetime``), or a :class:`Fault`.
+
+        Raises :class:`Refused`. Slow: compiles every time.
+        """
+        program = _CelExprProgram(_compile(self._env, source))
+        return program.native(data)
+
 
 class Checker:
-    """The static check: types, names and overloads against a protobuf description of the variables."""
+    """The static check: types, names and overloads against declared variables. Raises :class:`Refused`."""
 
-    def __init__(self, descriptors: object, variables: Mapping[str, str]) -> None:
-        self._descriptors = descriptors
-        self._variables = {name: cel.Type(spelled) for name, spelled in variables.items()}
-        self._env = self._build()
-
-    def _build(self) -> cel.Env:
-        config = cel.NewEnvConfigFromYaml(_CONFIG)
-        return cel.NewEnv(descriptor_pool=self._descriptors, config=config, variables=self._variables)
+    def __init__(self, base: Base, variables: Mapping[str, str]) -> None:
+        self._base = base
+        self._variables = dict(variables)
+        self._env = base.env(self._variables)
 
     def with_variable(self, name: str, spelled: str) -> Checker:
         """The same with one more variable, or with another type of one that it has."""
-        extended = object.__new__(Checker)
-        extended._descriptors = self._descriptors
-        extended._variables = {**self._variables, name: cel.Type(spelled)}
-        extended._env = extended._build()
-        return extended
+        return Checker(self._base, {**self._variables, name: spelled})
 
     def check(self, source: str) -> bytes:
         """The typed tree (:mod:`controlplane.policy.tree` reads it). Raises :class:`Refused`."""
@@ -198,7 +242,7 @@ class Checker:
         return serialised
 
 
-_MARK = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
+_MARK = re.compile(r"(?:ERROR: <input>:|^INVALID_ARGUMENT: )(-?\d+):(-?\d+): (.*)")
 
 
 def _compile(env: cel.Env, source: str) -> cel.Expression:

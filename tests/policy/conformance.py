@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.policy.engine import CelExprPython, Fault, Refused, Value
+from controlplane.policy.engine import Base, CelExprPython, Fault, Refused, Value
 
 ROOT = Path(__file__).parents[2]
 KNOWN = Path(__file__).with_name("conformance_known.json")
@@ -61,8 +61,8 @@ def failure(test: Mapping[str, Any]) -> Failure | None:
     try:
         types = {name: spell(spelled) for name, spelled in environment.items()}
         bindings = {name: plain(value) for name, value in test.get("bindings", {}).items()}
-        engine = CelExprPython(types, test.get("container", ""))
-    except (ValueError, TypeError, RuntimeError) as error:
+        engine = CelExprPython(types, Base(container=test.get("container", "")))
+    except (ValueError, TypeError, RuntimeError, Refused) as error:
         return Failure("a variable of it has a type that rules have none of", str(error))
     try:
         program = engine.program(test["expr"])
