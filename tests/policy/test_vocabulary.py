@@ -14,6 +14,10 @@ from controlplane.scheduler import facts
 from controlplane.scheduler.rules import Rules
 
 
+METHODS = {"ordering.queue": "queue_order", "ordering.job": "job_order", "reservation": "reserve"}
+"""Points whose method of the port has another name."""
+
+
 def facts_of(record: Record) -> type:
     found: type = getattr(facts, f"{record.name}Facts")
     return found
@@ -24,6 +28,8 @@ def cel_type(hint: object) -> tuple[CelType, bool]:
     if get_origin(hint) in (types.UnionType, Union):
         inner = [arg for arg in get_args(hint) if arg is not type(None)]
         return cel_type(inner[0])[0], True
+    if hint is bool:
+        return CelType.BOOL, False
     if hint is int:
         return CelType.INT, False
     if hint is str:
@@ -58,6 +64,6 @@ def test_every_field_has_a_meaning_and_every_amount_a_unit() -> None:
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
 def test_a_point_is_asked_with_its_variables_in_the_order_of_the_port(point: Point) -> None:
     name = point.name
-    method = {"ordering.queue": "queue_order", "ordering.job": "job_order"}.get(name, name)
+    method = METHODS.get(name, name.replace(".", "_"))
     hints = [hint for hint in get_type_hints(getattr(Rules, method)) if hint != "return"]
     assert [variable.name for variable in BY_NAME[name].variables] == [hint.replace("now_ms", "now") for hint in hints]
