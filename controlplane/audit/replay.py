@@ -108,7 +108,7 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
             replaying.take(record)
             if progress is not None and record.position % STEP == 0:
                 progress(record.position, total)
-        replaying.finish(total)
+        replaying.finish(total, is_whole=until is None)
     except _Diverged as diverged:
         replaying.report.divergence = diverged.divergence
     except LogDamaged as damage:
@@ -190,10 +190,12 @@ class _Replay:
         what = f"{expected.event.TYPE} is missing: the cycle decides it, the log does not have it"
         raise _Diverged(Divergence(position, what, _shown(expected.payload), ""))
 
-    def finish(self, total: int) -> None:
-        """The log is read to its end."""
+    def finish(self, total: int, is_whole: bool) -> None:
+        """The log is read up to ``total``; ``is_whole`` if that is its end, where no cycle can be half recorded."""
         if self._verify and self.report.position != total:
             raise _Diverged(Divergence(self.report.position + 1, f"missing: the log ends at {total}"))
+        if self._verify and is_whole and self._expected:
+            self._refuse_missing(total + 1)
         if self._verify:
             try:
                 check_all(self._state)

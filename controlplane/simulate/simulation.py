@@ -60,7 +60,8 @@ class Simulation:
         :class:`WorldFault` for settings that an adapter does not understand; nothing has been written then."""
         self._world = world
         self._bundle = bundle
-        self._jobs = jobs_of(world, world_file)
+        with rare_collection():
+            self._jobs = jobs_of(world, world_file)
         self._runs: TrueRuns = {}
         self._agents = self._open_agents(world_file)
         self._reports: dict[str, list[Event]] = {agent.cluster: [] for agent in self._agents}

@@ -6,32 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.domain.clusters import ClusterSpec, NodeShape
-from controlplane.domain.events import (
-    ClusterConfigured,
-    Event,
-    JobSubmitted,
-    LeaseObserved,
-    LeasePhase,
-    NodeObserved,
-    PolicyActivated,
-    QueueConfigured,
-)
-from controlplane.domain.quantities import MILLI
-from controlplane.domain.queues import QueueSpec
 from controlplane.domain.version import CORE
-from controlplane.domain.workloads import JobSpec, Role
 from controlplane.eventlog.memory import MemoryLog
-from controlplane.eventlog.port import EventLog, LogUnavailable, Record, Snapshot
-from controlplane.policy.bundle import load_bundle
+from controlplane.eventlog.port import LogUnavailable, Record, Snapshot
 from controlplane.runtime import plane
 from controlplane.runtime.plane import ControlPlane, open_state
 from controlplane.scheduler.snapshot import take
+from tests.runtime.lives import begun, live, lived
 
-BUNDLE = {
-    "bundle.yaml": "name: plain\ndescription: Everything may run anywhere.\npoints:\n  scoring: [scoring.yaml]\n",
-    "scoring.yaml": "name: plain\npoint: scoring\nrule:\n  match:\n    - output: '0'\n",
-}
 EVERY = 40
 """Events between two snapshots here."""
 
@@ -60,44 +42,6 @@ class FullLog(MemoryLog):
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plane, "SNAPSHOT_EVENTS", EVERY)
     monkeypatch.setattr(plane, "SNAPSHOT_EVENTS_PER_ROW", 0)
-
-
-def begun(log: EventLog) -> ControlPlane:
-    """A plane with rules, one queue and four nodes."""
-    made = ControlPlane(log)
-    bundle = load_bundle(BUNDLE)
-    made.record(
-        [
-            (PolicyActivated(name=bundle.name, digest=bundle.digest, files=bundle.files), "operator"),
-            (ClusterConfigured(spec=ClusterSpec(name="idc")), "operator"),
-            (QueueConfigured(spec=QueueSpec(name="red")), "operator"),
-        ],
-        0,
-    )
-    shape = NodeShape(cpu_milli=64_000, memory_bytes=2**38, gpus=8, gpu_model="A100")
-    nodes = [NodeObserved(cluster="idc", node=f"n{number}", shape=shape, flavor="A100") for number in range(4)]
-    made.record([(node, "idc") for node in nodes], 0)
-    return made
-
-
-def live(made: ControlPlane, minutes: range) -> None:
-    """In each minute three jobs come, and the lease that was granted first ends."""
-    for minute in minutes:
-        now_ms = 60_000 * minute
-        role = Role(cpu_milli=1_000, memory_bytes=2**30, gpus=1, gpu_milli=MILLI if minute % 2 else 500)
-        spec = JobSpec(name="job", queue="red", roles=(role,))
-        inputs: list[tuple[Event, str]] = [(JobSubmitted(spec=spec, submitted_ms=now_ms), "client") for _ in range(3)]
-        for lease in list(made.state.leases)[:1]:
-            ended = LeaseObserved(cluster="idc", lease=lease, phase=LeasePhase.FINISHED, observed_ms=now_ms)
-            inputs.append((ended, "idc"))
-        made.advance(now_ms, inputs)
-
-
-def lived(log: EventLog) -> ControlPlane:
-    """A plane after half an hour."""
-    made = begun(log)
-    live(made, range(1, 31))
-    return made
 
 
 def test_a_plane_keeps_snapshots_as_it_goes_and_opens_from_the_newest() -> None:
