@@ -177,7 +177,7 @@ class _View:
             "depth": len(node.path) - 2,
             "weight": spec.weight,
             "held": node.is_held,
-            "used": dict(sorted(state.used[node.index].items())),
+            "used": {resource: amount for resource, amount in sorted(state.used[node.index].items()) if amount},
             "nominal": dict(sorted(nominal.items())),
             "running": state.running[node.index],
             "waiting": state.pending[node.index],

@@ -1,4 +1,4 @@
-"""Whatever a person gives: one sentence with the place, the fault and the way out; the right code; nothing left behind."""
+"""Whatever a person gives: one sentence with place, fault and way out; the right code; nothing left behind."""
 
 from __future__ import annotations
 
@@ -300,6 +300,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     assert list(small_disk.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_during_an_import_or_export_keeps_nothing(
     tidegate: Tidegate, tmp_path: Path, small_disk: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Tidegate
-from tests.cli.worlds import POLICIES, many_jobs, part, small_world, write_world
+from tests.cli.worlds import POLICIES, generated_jobs, many_jobs, part, write_world
 
 KEYS = {
     "ok", "world", "seed", "log", "digest", "position", "events", "decisions", "jobs", "placements", "preemptions",
@@ -122,11 +122,7 @@ def test_an_empty_log_is_filled(tidegate: Tidegate, tmp_path: Path) -> None:
 
 
 def test_the_seed_of_the_command_takes_the_place_of_the_worlds(tidegate: Tidegate, tmp_path: Path) -> None:
-    world = small_world()
-    world["seed"] = 3
-    queues = [{"name": "research", "share": 1, "users": 3}]
-    models = [{"model": "A100", "share": 1}]
-    world["workload"] = {"generate": {"days": 1, "jobs_per_day": 10, "queues": queues, "gpu_models": models}}
+    world = {**generated_jobs(per_day=10), "seed": 3}
     path = write_world(tmp_path, world)
     answers = [
         tidegate("simulate", path, "--log", "memory:", "--json", *more).answer()

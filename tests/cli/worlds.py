@@ -83,6 +83,15 @@ def write_world(folder: Path, world: Plain | None = None) -> Path:
     return path
 
 
+def generated_jobs(per_day: int) -> Plain:
+    """A world whose jobs are drawn, from its seed."""
+    world = small_world()
+    queues = [{"name": "research", "share": 1, "users": 3}]
+    models = [{"model": "A100", "share": 1}]
+    world["workload"] = {"generate": {"days": 1, "jobs_per_day": per_day, "queues": queues, "gpu_models": models}}
+    return world
+
+
 def many_jobs(count: int) -> Plain:
     """A world whose log is longer, for what takes room or time."""
     world = small_world()

@@ -1,0 +1,186 @@
+"""The program as the shell runs it: start-up, streams, signals, and the same bytes under every hash seed and Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.worlds import generated_jobs, write_world
+
+ROOT = Path(__file__).parents[2]
+RUN = [sys.executable, "-c", "from controlplane.cli import main; main()"]
+START_S = 0.3
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
+def run(*words: str | Path, python: str = sys.executable, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [python, *RUN[1:], *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(**more), timeout=120, cwd=ROOT
+    )
+
+
+@pytest.mark.slow
+def test_help_is_there_at_once() -> None:
+    """In processor time, since a test machine is busy."""
+    took = []
+    for _ in range(3):
+        before = os.times()
+        assert run("--help").returncode == 0
+        after = os.times()
+        took.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(took) < START_S
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, controlplane.cli\n"
+        "heavy = {'numpy', 'sqlalchemy', 'pydantic', 'cel_expr_python', 'rich', 'alembic', 'orjson', 'yaml'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment(), cwd=ROOT
+    )
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["0", "1", "random"])
+def test_the_hash_seed_changes_nothing(tmp_path: Path, finished_day: Path, seed: str) -> None:
+    said = run("simulate", write_world(tmp_path), "--log", tmp_path / "a.jsonl", "--json", PYTHONHASHSEED=seed)
+    assert (said.returncode, said.stderr) == (0, "")
+    other = run("log", "verify", "--log", finished_day, "--json")
+    assert json.loads(said.stdout)["digest"] == json.loads(other.stdout)["digest"]
+
+
+@pytest.mark.slow
+def test_another_python_changes_nothing(tmp_path: Path, finished_day: Path) -> None:
+    """``TIDEGATE_PYTHONS``: Pythons, separated by colons, that have this project's dependencies."""
+    pythons = [python for python in os.environ.get("TIDEGATE_PYTHONS", "").split(":") if python]
+    if not pythons:
+        pytest.skip("TIDEGATE_PYTHONS names no other Python with Tidegate's dependencies, so only this one was tried")
+    wanted = json.loads(run("log", "verify", "--log", finished_day, "--json").stdout)["digest"]
+    for number, python in enumerate(pythons):
+        log = tmp_path / f"{number}.db"
+        said = run("simulate", write_world(tmp_path), "--log", log, "--json", python=python)
+        assert said.returncode == 0, said.stderr
+        assert json.loads(said.stdout)["digest"] == wanted
+        assert run("replay", "--verify", "--log", finished_day, python=python).returncode == 0
+
+
+def test_a_reader_that_stops_reading_ends_it_quietly(finished_day: Path) -> None:
+    with subprocess.Popen(
+        [*RUN, "log", "tail", "-n", "99999", "--log", str(finished_day)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=ROOT,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        program.stdout.close()
+        assert program.stderr.read() == b""
+        assert program.wait(60) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_an_answer_that_finds_no_room_is_one_sentence(finished_day: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run(
+            [*RUN, "queues", "--log", str(finished_day), "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=environment(),
+            cwd=ROOT,
+        )
+    assert said.returncode == 3
+    assert said.stderr.startswith("tidegate: ")
+    assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_simulation_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    world, out = write_world(tmp_path, generated_jobs(per_day=50_000)), tmp_path / "out"
+    out.mkdir()
+    with subprocess.Popen(
+        [*RUN, "simulate", str(world), "--log", str(out / "a.db")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    ) as program:
+        deadline = time.monotonic() + 60
+        while not any(path.name.endswith("-wal") for path in out.iterdir()) and time.monotonic() < deadline:
+            assert program.poll() is None, "it ended before it could be interrupted"
+        program.send_signal(number)
+        printed, said = program.communicate(timeout=60)
+    assert (program.returncode, printed, said) == (128 + number, "", "tidegate: interrupted\n")
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "is_shown"), [([], True), (["--json"], False)])
+def test_a_bar_is_shown_on_a_terminal_and_never_with_json(tmp_path: Path, more: list[str], is_shown: bool) -> None:
+    """The reader has no patience here, so that a small world shows a bar."""
+    code = "from controlplane.cli import console, main; console.PATIENCE_S = 0.0; main()"
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "simulate", str(write_world(tmp_path)), "--log", "memory:", *more],
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+        env=environment(TERM="xterm", COLUMNS="100"),
+        cwd=ROOT,
+    ) as program:
+        os.close(slave)
+        shown = b""
+        try:
+            while read := os.read(master, 1_024):
+                shown += read
+        except OSError:  # how a terminal says that nobody writes to it any more
+            pass
+        assert program.wait(60) == 0
+    os.close(master)
+    assert (b"simulating" in shown) is is_shown
+    assert is_shown or shown == b""
+
+
+@pytest.mark.slow
+def test_next_commands_begin_as_the_program_was_started(tmp_path: Path) -> None:
+    """As ``make run`` does: by the path of the checkout's own environment, from the checkout."""
+    program = tmp_path / "bin" / "tidegate"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom controlplane.cli import main\nmain()\n")
+    program.chmod(0o755)
+    write_world(tmp_path)
+    said = subprocess.run(
+        ["bin/tidegate", "simulate", "world.yaml", "--log", "day.db"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    commands = said.stdout.partition("\nTry next")[2].splitlines()[1:]
+    assert len(commands) == 3
+    for command in commands:
+        assert command.startswith("  bin/tidegate ")
+        pasted = subprocess.run(
+            shlex.split(command), capture_output=True, text=True, check=False, env=environment(), cwd=tmp_path
+        )
+        assert (pasted.returncode, pasted.stderr) == (0, "")
