@@ -130,9 +130,14 @@ JOB = Record(
         Field("estimate_ms", _I, "ms", "how long it will run, as the submitter believes", optional=True),
         Field("wait_limit_ms", _I, "ms", "how long after submission it gives up waiting", optional=True),
         Field(
-            "throughput_best_ppm", _I, "parts per million", "how fast it goes on the best model that it names a speed for"
+            "throughput_best_ppm",
+            _I,
+            "parts per million",
+            "how fast it goes on the best model that it names a speed for",
         ),
-        Field("topology_required", _S, "", "level in one domain of which all its members must be: 'rack'", optional=True),
+        Field(
+            "topology_required", _S, "", "level in one domain of which all its members must be: 'rack'", optional=True
+        ),
         Field("topology_preferred", _S, "", "level in one domain of which they would rather be", optional=True),
     ),
 )
@@ -205,7 +210,10 @@ NODE = Record(
         Field("gpu_memory_bytes", _I, "bytes", "memory of each of its GPUs; 0 if not known"),
         Field("mig_gpus", _I, "GPUs", "how many GPUs are in MIG mode"),
         Field(
-            "mig_placements", _I, "", "MIG placements still possible: over its GPUs and all profiles, the starts that are free"
+            "mig_placements",
+            _I,
+            "",
+            "MIG placements still possible: over its GPUs and all profiles, the starts that are free",
         ),
         Field("fragmentation_milli", _I, "milli-GPU", "free GPU that typical jobs could not use, on average over them"),
     ),
@@ -216,8 +224,15 @@ AFTER = Record(
     "A kind of node as it would be with a member of the role on it, and how it suits the role.",
     (
         *NODE.fields,
-        Field("model_rank", _I, "", "place of the node's GPU model in the role's list: 0 is the first choice, or no list"),
-        Field("throughput_ppm", _I, "parts per million", "how fast the role goes on the model; 1000000 if it does not say"),
+        Field(
+            "model_rank", _I, "", "place of the node's GPU model in the role's list: 0 is the first choice, or no list"
+        ),
+        Field(
+            "throughput_ppm",
+            _I,
+            "parts per million",
+            "how fast the role goes on the model; 1000000 if it does not say",
+        ),
         Field(
             "descent_score",
             _I,
@@ -404,8 +419,9 @@ POINTS: tuple[Point, ...] = (
             Variable("shortage", SHORTAGE, "why the job does not start"),
         ),
         Answer.STRINGS,
-        "whom the job may evict: 'queue' (lower priority in its own queue), 'cohort' (lower priority below the same top "
-        "queue), 'reclaim' (queues above their nominal quota, if its own stays within), 'fair-share' (queues that would "
+        "whom the job may evict: 'queue' (lower priority in its own queue), 'cohort' (lower priority below the same "
+        "top queue), 'reclaim' (queues above their nominal quota, if its own stays within), 'fair-share' (queues that "
+        "would "
         "still have the larger weighted share afterwards); an empty list evicts nobody",
         "nobody is evicted",
         "nobody is evicted for the job",

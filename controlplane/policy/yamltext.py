@@ -69,7 +69,7 @@ def parse_yaml(file: str, text: str) -> tuple[Node | None, list[Problem]]:
         root = builder.build(yaml.parse(text, Loader=yaml.CSafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        line, column = builder.inside(mark.line + 1, mark.column + 1) if mark else (1, 1)
         what = " ".join(part for part in (error.context, error.problem) if part)
         return None, [builder.problem(line, column, f"this is not valid YAML: {what}", "yaml")]
     except (yaml.YAMLError, UnicodeError) as error:
@@ -106,7 +106,7 @@ class _Builder:
         for event in events:
             refused = self._refusal(event)
             if refused:
-                line, column = _start(event)
+                line, column = self._start(event)
                 self.problems.append(self.problem(line, column, refused, "yaml"))
                 return None
             self._take(event)
@@ -132,7 +132,7 @@ class _Builder:
             self._add(self._scalar(event))
         elif isinstance(event, yaml.CollectionStartEvent):
             kind: Kind = "map" if isinstance(event, yaml.MappingStartEvent) else "list"
-            self.stack.append((Node(kind, *_start(event)), []))
+            self.stack.append((Node(kind, *self._start(event)), []))
         elif isinstance(event, yaml.CollectionEndEvent):
             node, parts = self.stack.pop()
             if node.kind == "list":
@@ -159,12 +159,23 @@ class _Builder:
             else:
                 seen[key.text] = key.line
 
+    def _start(self, event: yaml.Event) -> tuple[int, int]:
+        """Line and column of an event, counted from 1."""
+        mark = event.start_mark
+        assert mark is not None, "the parser marks every event"
+        return self.inside(mark.line + 1, mark.column + 1)
+
+    def inside(self, line: int, column: int) -> tuple[int, int]:
+        """What is marked one line behind the end of the file belongs to its last line."""
+        last = len(self.lines)
+        return (line, column) if line <= last else (last, len(self.lines[-1]) + 1)
+
     def _scalar(self, event: yaml.ScalarEvent) -> Node:
-        line, column = _start(event)
+        line, column = self._start(event)
         style = event.style or ""
         if style in ("|", ">"):
             raw, first = self._block(line - 1)
-            return Node("text", first, 1, event.value, style, raw)
+            return Node("text", min(first, len(self.lines)), 1, event.value, style, raw)
         end = event.end_mark
         assert end is not None, "the parser marks every event"
         raw = self._between(line - 1, column - 1, end.line, end.column)
@@ -189,13 +200,6 @@ class _Builder:
         while taken and not taken[-1].strip():
             taken.pop()
         return "\n".join(taken), header + 2
-
-
-def _start(event: yaml.Event) -> tuple[int, int]:
-    """Line and column of an event, counted from 1."""
-    mark = event.start_mark
-    assert mark is not None, "the parser marks every event"
-    return mark.line + 1, mark.column + 1
 
 
 def _dash_indent(owner: str, key_indent: int) -> int:

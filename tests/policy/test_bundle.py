@@ -92,6 +92,7 @@ HOSTILE = {
     "deep nesting": ("a: " + "[" * 70 + "]" * 70, (1, 67), "nested more than 64 deep"),
     "many parts": ("[" + "1," * 60_000 + "1]", (1, 1), "more than 50,000 parts"),
     "nothing": ("", (1, 1), "the file is empty"),
+    "an unclosed brace": ("{0", (1, 3), "not valid YAML"),
     "a list": ("- a\n", (1, 1), "a bundle is written as keys and values"),
     "a very large file": ("#" * 300_000, (1, 1), "larger than 256 KiB"),
 }
