@@ -35,6 +35,7 @@ _CAUSES = {
     "too_small": "too small even when empty",
     "no_cpu": "without enough free CPU",
     "no_memory": "without enough free memory",
+    "mig_misplaced": "with enough free MIG slices in the wrong places",
     "no_gpu": "without enough free GPUs",
     "no_other": "without enough of a named resource",
     "fitting": "with room for a member",
@@ -108,6 +109,8 @@ def _freed(watch: Watch) -> str:
     if tightest is None or tightest.nearest is None:
         return ""
     missing = tightest.members - tightest.would_fit
+    if missing == 1 and not tightest.lacks and tightest.tally.mig_misplaced:
+        return f"MIG instances that lie elsewhere on {tightest.nearest}: enough of its slices are free"
     if missing == 1 and tightest.lacks:
         return f"{_amounts(tightest.lacks)} more free on {tightest.nearest}"
     return f"room for {missing} more members of role {tightest.role}"

@@ -98,8 +98,8 @@ H200 = _of_seven("H200", ("18", "35", "71", "141"))
 """User guide, "H200 MIG Profiles": fractions 1/8, 2/8, 4/8 and full and instances 7, 1, 4, 3, 2, 1, 1 as on H100, the
 same silicon (GH100) with larger memory; starts as of the H100."""
 B200 = _of_seven("B200", ("23", "45", "90", "180"))
-"""User guide, "B200 MIG Profiles": the same fractions and numbers of instances. It prints no starts for a B200; those of
-the other GPUs cut in seven give these numbers, and NVIDIA's own mock of a B200 (go-nvml, ``b200.go``) begins there too."""
+"""User guide, "B200 MIG Profiles": the same fractions and numbers of instances. It prints no starts for a B200; those
+of the other GPUs cut in seven give these numbers, and NVIDIA's own mock of a B200 (go-nvml, ``b200.go``) has them."""
 A30 = Geometry(
     "A30",
     compute_slices=4,
@@ -137,8 +137,8 @@ _WORDS = re.compile(r"[A-Z]+[0-9]+|[0-9]+")
 def geometry_of(model: str, memory_bytes: int) -> Geometry | None:
     """How a model may be cut; ``None`` if it cannot be or nobody here knows.
 
-    ``model`` as an operator writes it (``A100-40``, ``NVIDIA-A100-SXM4-80GB``, ``H200``); ``memory_bytes`` decides where
-    it is known, else the number in the name, else there must be only one size of the family.
+    ``model`` as an operator writes it (``A100-40``, ``NVIDIA-A100-SXM4-80GB``, ``H200``); ``memory_bytes`` decides
+    where it is known, else the number in the name, else there must be only one size of the family.
     """
     words = _WORDS.findall(model.upper())
     sizes = next((_BY_FAMILY[word] for word in words if word in _BY_FAMILY), ())

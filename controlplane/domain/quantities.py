@@ -49,15 +49,15 @@ def share_ppb(used: int, total: int) -> int:
 
 
 def memory_milli(asked_bytes: int, gpu_memory_bytes: int) -> int:
-    """The part of a GPU that a part of its memory counts, rounded up, so that parts that fit by this count fit by bytes.
+    """The part of a GPU that a part of its memory counts, rounded up: parts that fit by this count fit by bytes.
 
-    More than the GPU has gives more than 1,000; nothing is known of a GPU that does not say its memory: no part fits.
+    More than the GPU has gives more than 1,000. Of a GPU that does not say its memory no part fits.
     """
     return ceil_div(asked_bytes * MILLI, gpu_memory_bytes) if gpu_memory_bytes else MAX_AMOUNT
 
 
 def mig_milli(slices: int, slices_in_all: int) -> int:
-    """Milli-GPU of a MIG instance by its compute slices, rounded down: all instances of a GPU never count more than it."""
+    """Milli-GPU of a MIG instance by its compute slices, rounded down: those of a GPU never count more than it."""
     return slices * MILLI // slices_in_all
 
 

@@ -46,7 +46,7 @@ class Role(Model):
     throughput_ppm: Annotated[dict[Name, Annotated[int, Field(ge=1, le=10**9, strict=True)]], Field(max_length=64)] = (
         Field(default_factory=dict)
     )
-    """How fast the work goes on a model, in millionths of some common speed; models that are not named count 1,000,000."""
+    """How fast the work goes on a model, in millionths of some common speed; others count 1,000,000."""
     other: dict[Name, Amount] = Field(default_factory=dict)
     """Named resources: ephemeral storage, licences, whatever a node declares."""
     topology: TopologyRequest | None = None
@@ -61,7 +61,7 @@ class Role(Model):
     @model_validator(mode="after")
     def _one_way_to_share(self) -> Self:
         if self.gpu_memory_bytes and (self.gpus != 1 or self.gpu_milli != MILLI or self.mig_profile):
-            raise ValueError("gpu_memory_bytes shares one GPU by its memory: give gpus: 1, no gpu_milli, no mig_profile")
+            raise ValueError("gpu_memory_bytes shares one GPU by memory: give gpus: 1, no gpu_milli, no mig_profile")
         if self.mig_profile and self.mig_profile not in MILLI_OF_PROFILE:
             known = ", ".join(sorted(MILLI_OF_PROFILE))
             raise ValueError(f"mig_profile {self.mig_profile!r} is not known; use one of {known}")

@@ -149,6 +149,18 @@ def _seconds(row: Row, column: str) -> int | None:
     return None if row.text(column) in _ABSENT else row.whole(column, _MAX_SECONDS)
 
 
+def typical_roles(pods: Iterable[TraceJob]) -> tuple[Role, ...]:
+    """What pods ask for and how often, as ``typical_jobs_configured`` takes it, in the order of first appearance."""
+    numbers: dict[str, int] = {}
+    roles: dict[str, Role] = {}
+    for pod in pods:
+        for role in pod.spec.roles:
+            key = role.model_dump_json(exclude={"name", "count"})
+            roles.setdefault(key, role)
+            numbers[key] = numbers.get(key, 0) + role.count
+    return tuple(role.model_copy(update={"count": numbers[key]}) for key, role in roles.items())
+
+
 def capacity_milli(nodes: Iterable[TraceNode]) -> int:
     """Milli-GPU of all nodes together."""
     return sum(node.shape.gpus for node in nodes) * MILLI

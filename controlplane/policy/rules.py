@@ -337,20 +337,37 @@ def _key_function(columns: Sequence[_Column]) -> Callable[[tuple[Facts, ...]], H
 # --- answers without the engine --------------------------------------------------------------------------------------
 
 
-def _direct(rules: _PointRules[T]) -> Ask[T] | None:
-    """A way to answer rules that are one bare field, or a list of bare fields, negated fields and numbers."""
+def _only_output(rules: _PointRules[T]) -> Tree | None:
+    """The expression that is all there is of the rules of a point."""
     if len(rules.policies) != 1 or len(rules.policies[0].rule.matches) != 1:
         return None
     match = rules.policies[0].rule.matches[0]
     output = match.output
     if not match.is_unconditional or output is None or match.explanation is not None or output.presence is not None:
         return None
-    parts = output.tree.children if output.tree.kind == "list" else [output.tree]
+    return output.tree
+
+
+def _bare_field(rules: _PointRules[T]) -> str | None:
+    """The path of the field that is the whole answer."""
+    tree = _only_output(rules)
+    if tree is None or _term(tree, rules.point, rules.params) is None or tree.kind != "select":
+        return None
+    return None if tree.children[0].name == PARAMS else f"{tree.children[0].name}.{tree.name}"
+
+
+def _direct(rules: _PointRules[T]) -> Ask[T] | None:
+    """A way to answer rules that are one bare field, or a list of bare fields, negated fields and numbers."""
+    output = _only_output(rules)
+    if output is None:
+        return None
+    match = rules.policies[0].rule.matches[0]
+    parts = output.children if output.kind == "list" else [output]
     terms = [_term(part, rules.point, rules.params) for part in parts]
     known = [term for term in terms if term is not None]
     if len(known) < len(terms):
         return None
-    return _direct_asker(rules, match.at, known, is_list=output.tree.kind == "list")
+    return _direct_asker(rules, match.at, known, is_list=output.kind == "list")
 
 
 def _direct_asker(rules: _PointRules[T], at: Place, terms: Sequence[Term], *, is_list: bool) -> Ask[T]:
@@ -507,6 +524,7 @@ class BundleRules:
         self._engine_name = engine_name
         self.counters = Counters()
         self._reads: dict[str, frozenset[str]] = {}
+        self._scoring_field: str | None = None
 
         def bound(name: str, shape: Callable[[Value], T], closed: Callable[[str], T]) -> Ask[T] | None:
             found = policies.get(name)
@@ -515,6 +533,8 @@ class BundleRules:
             answer, counter = _answer_of(name, shape, closed), self.counters.points[name]
             point = _PointRules(BY_NAME[name], found, params, engines[name], answer, shape, counter)
             self._reads[name] = point.reads
+            if name == "scoring":
+                self._scoring_field = _bare_field(point)
             return point.bind()
 
         self._admission = bound("admission", _optional_text, lambda fault: fault)
@@ -555,6 +575,10 @@ class BundleRules:
     @property
     def scoring_reads(self) -> frozenset[str]:
         return self._reads.get("scoring", frozenset())
+
+    @property
+    def scoring_field(self) -> str | None:
+        return self._scoring_field
 
     @property
     def burst_reads(self) -> frozenset[str]:

@@ -19,9 +19,10 @@ from controlplane.domain.clusters import NodeState
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import JobFacts, QueueFacts
 from controlplane.scheduler.needs import Column, Need, NodeColumn
+from controlplane.scheduler.occupants import Occupant, occupant_of
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.rules import Answer, Rules
-from controlplane.scheduler.state import Ask, Job, JobClass, Node, Phase, State
+from controlplane.scheduler.state import Ask, Job, JobClass, Lease, Node, Phase, State
 from controlplane.scheduler.topology import CLUSTER, Domains, required_depth
 from controlplane.scheduler.verdicts import Refusal
 
@@ -115,6 +116,7 @@ class Agenda:
         """Why a gang does not fit, for the present set of nodes."""
         self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
         """(needs, cluster, offer) -> nodes that hold the gang."""
+        self._occupants: dict[str, Occupant] = {}
         self._columns_version = -1
         self._empty: Column | None = None
         self._domains: Domains | None = None
@@ -124,6 +126,15 @@ class Agenda:
         self.rented_rows: list[int] = []
         self.column = NodeColumn(np.zeros(0, dtype=np.int32), 0)
         state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
+
+    def occupant(self, state: State, lease: Lease) -> Occupant:
+        """A lease as the draft sees it; its expected end is whatever the last asker set."""
+        found = self._occupants.get(lease.id)
+        if found is None:
+            if len(self._occupants) > 2 * len(state.leases) + 1_000:
+                self._occupants.clear()
+            found = self._occupants[lease.id] = occupant_of(state, self.rows, lease)
+        return found
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
@@ -136,6 +147,7 @@ class Agenda:
         self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
         self.outlooks.clear()
         self.names = [node.name for node in self.nodes]
+        self._occupants.clear()
         self.rented_rows = [row for row, node in enumerate(self.nodes) if node.request is not None]
         self.rows = {name: row for row, name in enumerate(self.names)}
         kinds = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
@@ -162,6 +174,7 @@ class Agenda:
         self._class_needs.clear()
         self.outlooks.clear()
         self.offer_sizes.clear()
+        self._occupants.clear()
         self._domains = None
         self._columns_version = -1
 
@@ -178,8 +191,8 @@ class Agenda:
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def refresh_jobs(self, state: State, queue_facts: list[QueueFacts]) -> None:
-        """Take in the jobs that began to wait. ``queue_facts`` by queue index, for rules that order jobs by them."""
+    def refresh_jobs(self, state: State, draft: Draft) -> None:
+        """Take in the jobs that began to wait."""
         if not self._order_is_fixed:
             state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
             self.groups = [{} for _ in state.tree.nodes]
@@ -193,7 +206,7 @@ class Agenda:
             group = self._group(queue, job)
             order = order_of.get(job.cls.index) if self._order_is_shared else None
             if order is None:
-                order = order_of[job.cls.index] = self._order(job, queue_facts[queue.index], state.now_ms)
+                order = order_of[job.cls.index] = self._order(job, draft.queue_facts(queue, 0), state.now_ms)
             entry = Entry(order, job.id, job.turn, job)
             if not group.entries or group.entries[-1] < entry:
                 group.entries.append(entry)

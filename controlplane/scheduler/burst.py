@@ -302,4 +302,3 @@ def _offer_facts(spec: ClusterSpec, offer: Offer, nodes: int, left: int, promise
         nodes_left=left,
         cost_micro_usd=promise,
     )
-

@@ -51,10 +51,11 @@ from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Order, agenda_for
 from controlplane.scheduler.burst import REASK_MS, Burst
-from controlplane.scheduler.draft import Draft, DraftSeat, Occupant, occupant_of
+from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.explain import fill_in
 from controlplane.scheduler.facts import CohortFacts
 from controlplane.scheduler.needs import Need, tally
+from controlplane.scheduler.occupants import Occupant
 from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.preemption import Preemption
@@ -64,9 +65,9 @@ from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
 from controlplane.scheduler.verdicts import Refusal, Watch
 
-
-SEARCH_EVERY_MS = 10_000
-"""Who has been told that nobody can be evicted for it is looked at again after this; who is new, at once."""
+SEARCH_EVERY_MS = 30_000
+"""Who was told that nobody can be evicted for it, and who holds a reservation, is looked at again after this; who is
+new, at once."""
 MAX_SEARCHES = 256
 """Blocked jobs for which one cycle looks for victims."""
 
@@ -133,7 +134,9 @@ class _Cycle:
         self._reservations = Reservations(state, self._agenda, self._draft, self._packer)
         self._preemption = Preemption(state, rules, self._agenda, self._draft, self._packer, self._quota_refusal)
         self._is_search_round = state.searched_ms is None or state.now_ms - state.searched_ms >= SEARCH_EVERY_MS
+        self._rented: list[tuple[int, int]] | None = None
         self._searches = 0
+        self._is_searched = False
         self._promised: set[int] = set()
         """Jobs to which room is promised; asked for membership and counted only."""
         self._revoked: set[str] = set()
@@ -252,7 +255,7 @@ class _Cycle:
             if not is_there or (not victims and not self._draft.has_room(promised)):
                 self._emit(PromiseReleased(job=job.id, cause="room-gone"))
             elif victims:
-                occupants = [occupant_of(self._state, self._agenda, lease) for lease in victims]
+                occupants = [self._agenda.occupant(self._state, lease) for lease in victims]
                 self._draft.promise(queue, seats, occupants)
                 self._promised.add(job.id)
             else:
@@ -284,8 +287,7 @@ class _Cycle:
 
     def refresh(self) -> None:
         """Order the jobs that began to wait, and line up every queue that has work."""
-        facts = [self._draft.queue_facts(node, 0) for node in self._state.tree.nodes]
-        self._agenda.refresh_jobs(self._state, facts)
+        self._agenda.refresh_jobs(self._state, self._draft)
         for node in self._state.tree.nodes:
             groups = self._agenda.groups[node.index]
             turn = _Turn()
@@ -389,7 +391,8 @@ class _Cycle:
         return refusal
 
     def _does_not_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...]) -> Refusal | None:
-        is_flavored = any(key[0] != "any" for key in queue.limited)
+        is_by_memory = any(ask.amounts.gpu_memory_bytes for ask in job.cls.asks)
+        is_flavored = is_by_memory or any(key[0] != "any" for key in queue.limited)
         usable = self._mask(job)
         mask = self._reservations.mask(job, usable)
         if mask is None and not is_flavored and needs in self._by_needs:
@@ -415,10 +418,13 @@ class _Cycle:
         """Whether others are evicted for the job, and its place is promised to it."""
         if not self._rules.may_preempt or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.QUOTA):
             return False
+        if job.recorded_reason == Reason.PROVISIONING:
+            return False
         self._ask_again(self._state.now_ms + REASK_MS)
         if not (self._is_search_round or job.recorded_reason == 0) or self._searches >= MAX_SEARCHES:
             return False
         self._searches += 1
+        self._is_searched = True
         mask = self._reservations.mask(job, self._mask(job))
         plan = self._preemption.find(job, queue, needs, mask, refusal)
         if plan is None:
@@ -448,10 +454,15 @@ class _Cycle:
     def _reserve(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], refusal: Refusal) -> None:
         if not self._rules.may_reserve or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.RESERVED):
             return
+        if job.recorded_reason == Reason.PROVISIONING:
+            return
         answer = self._rules.reserve(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
         if len(self._reservations.made) < answer.value:
+            self._is_searched = True
+            if not self._is_search_round and self._reservations.keep(job.id):
+                return
             mask = self._reservations.mask(job, self._mask(job))
             self._reservations.reserve(job, needs, queue, mask, answer.rule)
 
@@ -497,19 +508,22 @@ class _Cycle:
             self._agenda.faults[answer.fault] = None
         return None if answer.value else Refusal(Reason.QUOTA, short, answer.rule)
 
+    def _rented_rows(self) -> list[tuple[int, int]]:
+        """(row, until when everybody may use it), for every rented node; -1 for those that not everybody may."""
+        if self._rented is None:
+            self._rented = []
+            for row in self._agenda.rented_rows:
+                request = self._state.requests.get(self._agenda.nodes[row].request or "")
+                is_open = request is not None and not request.is_held and request.phase is RequestPhase.PROVIDED
+                self._rented.append((row, request.deadline_ms if request is not None and is_open else -1))
+        return self._rented
+
     def _mask(self, job: Job) -> Mask | None:
         """Rows that the job may use: not those rented for another job, nor those that end before it would."""
         if not self._state.requests:
             return None
         until = self._state.now_ms + (job.cls.spec.estimate_ms or 0)
-        closed: list[int] = []
-        for row in self._agenda.rented_rows:
-            node = self._agenda.nodes[row]
-            assert node.request is not None
-            request = self._state.requests.get(node.request)
-            is_open = request is not None and not request.is_held and request.phase is RequestPhase.PROVIDED
-            if request is None or not is_open or request.deadline_ms < until:
-                closed.append(row)
+        closed = [row for row, open_until_ms in self._rented_rows() if open_until_ms < until]
         if not closed:
             return None
         mask = np.ones(len(self._agenda.nodes), dtype=np.bool_)
@@ -678,7 +692,7 @@ class _Cycle:
             digest=self._digest.hexdigest(),
             waiting=dict(sorted(self._waiting.items())),
             reask_ms=self._reask_ms,
-            searched_ms=self._state.now_ms if self._is_search_round and self._searches else None,
+            searched_ms=self._state.now_ms if self._is_search_round and self._is_searched else None,
             faults=faults,
         )
         self._draft.undo()

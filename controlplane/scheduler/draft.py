@@ -10,8 +10,9 @@ from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.facts import HomeFacts, QueueFacts
 from controlplane.scheduler.kinds import Kind, KindTable
 from controlplane.scheduler.needs import Need
+from controlplane.scheduler.occupants import Occupant, SeatAt
 from controlplane.scheduler.quota import QueueNode, borrowed, charge
-from controlplane.scheduler.state import Ask, Job, Lease, State
+from controlplane.scheduler.state import Ask, Job, State
 
 GPU = "gpu"
 
@@ -26,19 +27,6 @@ class DraftSeat:
     kind_before: int
     gpus: tuple[int, ...]
     flavor: str
-
-
-SeatAt = tuple[int, Ask, tuple[int, ...], str]
-"""(row, what it asks, its GPUs, flavor)"""
-
-
-@dataclass(slots=True, eq=False)
-class Occupant:
-    """A gang that sits, with the instant at which it is expected to leave (``None``: nobody knows)."""
-
-    queue: QueueNode
-    seats: tuple[SeatAt, ...]
-    end_ms: int | None = None
 
 
 class Draft:
@@ -99,19 +87,21 @@ class Draft:
 
     # --- what others hold --------------------------------------------------------------------------------------------
 
-    def evict(self, occupant: Occupant, *, rooms: bool = True) -> None:
-        """As if the occupant were gone; without ``rooms`` only from the books of its queue."""
+    def evict(self, occupant: Occupant, *, rooms: bool = True, books: bool = True) -> None:
+        """As if the occupant were gone: its room on the nodes, and what stands in the books of its queue."""
         for row, ask, gpus, flavor in occupant.seats:
             if rooms and row >= 0:
                 self._put(row, self._kinds.give_back(int(self.column.kinds[row]), ask.amounts, gpus))
-            self._use(occupant.queue, flavor, ask, -1)
+            if books:
+                self._use(occupant.queue, flavor, ask, -1)
 
-    def readmit(self, occupant: Occupant, *, rooms: bool = True) -> None:
+    def readmit(self, occupant: Occupant, *, rooms: bool = True, books: bool = True) -> None:
         """Undo :meth:`evict`."""
         for row, ask, gpus, flavor in reversed(occupant.seats):
             if rooms and row >= 0:
                 self._put(row, self._kinds.take(int(self.column.kinds[row]), ask.amounts, gpus))
-            self._use(occupant.queue, flavor, ask, 1)
+            if books:
+                self._use(occupant.queue, flavor, ask, 1)
 
     def has_room(self, occupant: Occupant) -> bool:
         """Whether an evicted occupant could sit where it sat."""
@@ -178,13 +168,6 @@ class Draft:
         return _weighted(share, node.weight)
 
 
-def occupant_of(state: State, agenda: Agenda, lease: Lease, end_ms: int | None = None) -> Occupant:
-    """A lease as the draft sees it. Row -1 is a node that is not there any more."""
-    queue = state.tree.by_name.get(lease.job.cls.spec.queue, state.tree.root)
-    seats = tuple((agenda.rows.get(seat.node, -1), seat.ask, seat.gpus, seat.flavor) for seat in lease.seats)
-    return Occupant(queue, seats, end_ms)
-
-
 def can_sit(kind: Kind, ask: Ask, gpus: tuple[int, ...]) -> bool:
     """Whether a member fits onto these very GPUs of a node."""
     amounts, free = ask.amounts, kind.gpu_free
@@ -248,7 +231,9 @@ def home_facts(state: State, draft: Draft) -> HomeFacts:
         if not state.is_cloud(node.build.cluster):
             there += 1_000 * node.build.gpus
             free += sum(state.kinds.kinds[node.kind].gpu_free)
-    pending = sum(job.cls.facts.gpus_milli for job in state.jobs.values() if job.lease is None and job.id not in draft.gone)
+    pending = sum(
+        job.cls.facts.gpus_milli for job in state.jobs.values() if job.lease is None and job.id not in draft.gone
+    )
     pressure = ceil_div((there - free + pending) * 1_000_000, there) if there else MAX_AMOUNT if pending else 0
     return HomeFacts(gpu_milli=there, gpu_free_milli=free, gpu_pending_milli=pending, pressure_ppm=pressure)
 

@@ -9,6 +9,7 @@ import numpy as np
 from controlplane.domain.quantities import CPU, GPU, MEMORY
 from controlplane.scheduler.agenda import Agenda, Order
 from controlplane.scheduler.draft import Draft
+from controlplane.scheduler.kinds import gpu_milli_on
 from controlplane.scheduler.needs import INFEASIBLE, Column, Need, could_ever_fit, tally
 from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.quota import QueueNode, available
@@ -100,8 +101,9 @@ def _nearest(need: Need, state: State, agenda: Agenda, column: Column) -> tuple[
         if not could_ever_fit(need.ask, kind) or not kind.build.is_open or not need.is_eligible(kind):
             continue
         amounts = need.ask.amounts
+        milli = gpu_milli_on(kind.build, amounts)
         usable = sorted(kind.gpu_free, reverse=True)[: need.ask.gpus]
-        gpu = sum(max(0, amounts.gpu_milli - free) for free in usable)
+        gpu = sum(max(0, milli - free) for free in usable)
         lack = (gpu, max(0, amounts.cpu_milli - kind.cpu_free), max(0, amounts.memory_bytes - kind.memory_free))
         if best is None or (lack, row) < best:
             best = (lack, row)

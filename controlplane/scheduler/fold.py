@@ -26,8 +26,8 @@ from controlplane.domain.events import (
     JobEnded,
     JobRefused,
     JobRequeued,
-    JobsWaiting,
     JobSubmitted,
+    JobsWaiting,
     LeaseGranted,
     LeaseObserved,
     LeasePhase,
@@ -67,7 +67,6 @@ from controlplane.scheduler.state import (
     State,
 )
 from controlplane.scheduler.topology import declared
-
 
 KINDS_KEPT = 100_000
 CLASSES_KEPT = 100_000
@@ -303,7 +302,7 @@ def _promise_released(state: State, event: PromiseReleased) -> None:
 
 def _reservation_made(state: State, event: ReservationMade) -> None:
     state.reservations.pop(event.job, None)
-    state.reservations[event.job] = Reservation(event.job, event.start_ms, event.nodes)
+    state.reservations[event.job] = Reservation(event.job, event.start_ms, event.nodes, event.rule)
     state.freed += 1
 
 

@@ -1,8 +1,8 @@
 """Fragmentation as a figure: how much GPU of a node typical jobs could not use.
 
-Theory of operation. The measure is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023, section 3). *Typical
-jobs* are the distinct shapes of members by falling frequency (of equal ones the smaller shape first) until 95 per cent
-of all members are covered. The fragmentation of a node is the sum over typical shapes of the shape's share times the
+Theory of operation. The measure is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023, section 3).
+*Typical jobs* are the distinct shapes of members by falling frequency (of equal ones the smaller shape first) until
+95 per cent of all members are covered. The fragmentation of a node is the sum over typical shapes of the shape's share times the
 GPU that is free on the node and that a member of the shape could not use: all of it if the shape asks for no GPU, or if
 the model, the CPU or the number of GPUs with enough left does not suit it; else what is left on GPUs with less than it
 needs. A MIG shape can use what is left of the GPUs on which one instance of it fits.
@@ -69,7 +69,7 @@ Counted = tuple[tuple[Shape, int], ...]
 
 
 class TypicalJobs:
-    """The distribution of typical jobs. ``counts`` of members by shape, ``seen`` submissions, ``typical`` as it stands."""
+    """The distribution of typical jobs: ``counts`` of members by shape, ``seen`` submissions, ``typical`` as it is."""
 
     def __init__(self) -> None:
         self.counts: dict[Shape, int] = {}
@@ -174,7 +174,9 @@ def _groups(typical: Counted, build: Build) -> list[_Group]:
     """The typical shapes that could use GPUs of the build at all."""
     found: dict[tuple[int, int, str], dict[int, int]] = {}
     for shape, count in typical:
-        milli = memory_milli(shape.gpu_memory_bytes, build.gpu_memory_bytes) if shape.gpu_memory_bytes else shape.gpu_milli
+        milli = shape.gpu_milli
+        if shape.gpu_memory_bytes:
+            milli = memory_milli(shape.gpu_memory_bytes, build.gpu_memory_bytes)
         is_suited = not shape.models or build.gpu_model in shape.models
         if shape.gpus == 0 or not is_suited or milli > MILLI or shape.gpu_memory_min_bytes > build.gpu_memory_bytes:
             continue
@@ -196,7 +198,9 @@ def _usable(
     if profile:
         return _usable_cut(build, gpu_free, slices, profile)
     if slices:
-        gpu_free = tuple([left if _may_share(build, gpu, milli) and not slices[gpu] else 0 for gpu, left in enumerate(gpu_free)])
+        gpu_free = tuple(
+            [left if _may_share(build, gpu, milli) and not slices[gpu] else 0 for gpu, left in enumerate(gpu_free)]
+        )
     count = usable = 0
     for left in gpu_free:
         if left >= milli:
@@ -221,6 +225,7 @@ def _usable_cut(build: Build, gpu_free: tuple[int, ...], slices: tuple[int, ...]
 
 # --- the score -------------------------------------------------------------------------------------------------------
 
+# fmt: off
 _DESCENTS = (
     40_006, 80_043, 120_145, 160_343, 200_671, 241_163, 281_852, 322_774, 363_966, 405_466, 447_313, 489_549,
     532_217, 575_365, 619_040, 663_295, 708_186, 753_772, 800_120, 847_298, 895_385, 944_462, 994_623, 1_045_969,
@@ -228,12 +233,13 @@ _DESCENTS = (
     1_734_602, 1_815_290, 1_900_959, 1_992_431, 2_090_742, 2_197_225, 2_313_635, 2_442_348, 2_586_690, 2_751_536,
     2_944_439, 3_178_054, 3_476_099, 3_891_821, 4_595_120,
 )
-"""Least descent, in millionths of a GPU, from which int(100 sigmoid(descent in GPUs)) is 51, 52, ... 99: the logarithm of
-k / (100 - k), times 10^6, rounded up. Written out, so that no machine's logarithm matters."""
+# fmt: on
+"""Least descent, in millionths of a GPU, from which int(100 sigmoid(descent in GPUs)) is 51, 52, ... 99: the logarithm
+of k / (100 - k), times 10^6, rounded up. Written out, so that no machine's logarithm matters."""
 _LEAST = (*[1 - descent for descent in reversed(_DESCENTS)], 0, *_DESCENTS)
 """The same for 1 to 99: the logarithm of (100 - k) / k is the negative of it, and none but that of 50 is whole."""
 
 
 def descent_score(before_micro: int, after_micro: int) -> int:
-    """int(100 sigmoid(d)), where d is by how many GPUs a placement lessens fragmentation: 0 to 99, 50 changes nothing."""
+    """int(100 sigmoid(d)), d being the GPUs by which a placement lessens fragmentation: 0 to 99, 50 changes nothing."""
     return bisect_right(_LEAST, before_micro - after_micro)

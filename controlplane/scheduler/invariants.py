@@ -16,7 +16,6 @@ from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.quota import available, charge
 from controlplane.scheduler.state import Lease, Node, Phase, Seat, State
 
-
 GEOMETRY = {geometry.name: geometry for geometry in GEOMETRIES}
 
 

@@ -4,7 +4,7 @@ Theory of operation. The state of one node is the pair (build, free amounts). Cl
 drives nodes through few states, so equal states are stored once, as a *kind* with a small integer id, and the whole
 cluster is one integer column. Whatever depends only on a node's state is then computed once per kind and looked up for
 all nodes by indexing with the column: whether a member fits, on which GPUs, what the scoring rule says. A placement
-moves one node from a kind to another; the move itself is remembered, so that folding a placement is a dictionary look-up.
+moves one node from a kind to another; the move is remembered, so that folding a placement is a dictionary look-up.
 
 Ids are given in the order of first appearance. They are names inside one process and must never order anything: they
 are not written down and no decision compares them.
@@ -201,7 +201,9 @@ class KindTable:
 
 def gpu_milli_on(build: Build, amounts: Amounts) -> int:
     """What a member takes of each GPU that it is given on a node of the build."""
-    return memory_milli(amounts.gpu_memory_bytes, build.gpu_memory_bytes) if amounts.gpu_memory_bytes else amounts.gpu_milli
+    if amounts.gpu_memory_bytes:
+        return memory_milli(amounts.gpu_memory_bytes, build.gpu_memory_bytes)
+    return amounts.gpu_milli
 
 
 def facts_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> AfterFacts:

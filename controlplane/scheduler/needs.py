@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from controlplane.domain.events import Tally
 from controlplane.domain.quantities import MILLI, PPM
-from controlplane.scheduler.facts import CandidateFacts, JobFacts
 from controlplane.scheduler import sharing
+from controlplane.scheduler.facts import CandidateFacts, JobFacts
 from controlplane.scheduler.fragmentation import MICRO, descent_score
 from controlplane.scheduler.kinds import Build, Kind, KindTable, facts_after
-from controlplane.scheduler.lottery import lottery
+from controlplane.scheduler.lottery import draw, lottery
 from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Ask
 
@@ -54,8 +54,8 @@ class NodeColumn:
 class Need:
     """One role's demand on a node.
 
-    A rule that errs on a kind makes it ineligible, or the worst. That is found once and kept, so that it is not reported
-    when it is found (a plane that was started anew finds it again) but with the decision that it is behind: by
+    A rule that errs on a kind makes it ineligible, or the worst. That is found once and kept, so that it is not
+    reported when it is found (a plane that was started anew finds it again) but with the decision that it is behind: by
     :func:`tally` and :meth:`fault`.
     """
 
@@ -70,8 +70,9 @@ class Need:
         self._rows: Scores = np.zeros(0, dtype=np.int64)
         self._epoch = -1
         self._seen = 0
-        self.is_per_node = any(path.startswith("candidate.") for path in rules.scoring_reads)
         reads = rules.scoring_reads
+        self.is_per_node = any(path.startswith("candidate.") for path in reads)
+        self._is_lottery = rules.scoring_field == "candidate.lottery"
         self._models = {model: rank for rank, model in reversed(list(enumerate(ask.role.gpu_models)))}
         self._is_suited = "after.model_rank" in reads or "after.throughput_ppm" in reads
         self._is_measured = any("fragmentation" in path or "descent" in path for path in reads)
@@ -87,7 +88,8 @@ class Need:
         return scores
 
     def row_scores(self, nodes: NodeColumn) -> Scores:
-        """The score of every row of the nodes, kept up to date by what changed since the last call. Not to be written."""
+        """The score of every row of the nodes, kept up to date by what changed since the last call. Not to be
+        written."""
         if len(self._kinds) > len(self._scores):
             self._grow()
         changed = nodes.changes(self._epoch, self._seen)
@@ -179,12 +181,12 @@ class Need:
             after.descent_score = descent_score(before_micro, after_micro)
         return self._rules.scoring(self.ask.facts, kind.cluster, before, after, candidate)
 
-    def best_of_nodes(
-        self, job: int, rows: list[int], column: Column, names: list[str]
-    ) -> tuple[int, tuple[int, ...]]:
+    def best_of_nodes(self, job: int, rows: list[int], column: Column, names: list[str]) -> tuple[int, tuple[int, ...]]:
         """For rules that look at single candidates: the best (row, GPUs) among feasible rows, the first on a tie."""
         best, best_row = INFEASIBLE, -1
         best_gpus: tuple[int, ...] = ()
+        if self._is_lottery and len(rows) > 1:
+            rows = draw(names).best(job, rows)
         for row in rows:
             kind = self._kinds.kinds[int(column[row])]
             for gpus in gpu_candidates(self.ask, kind):

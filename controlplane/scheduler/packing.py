@@ -29,9 +29,11 @@ from itertools import islice, permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.domain.quantities import GPU
 from controlplane.domain.topology import TopologyRequest
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
+from controlplane.scheduler.kinds import gpu_milli_on
 from controlplane.scheduler.needs import INFEASIBLE, Column, Need, Scores
 from controlplane.scheduler.quota import Key, QueueNode, available
 from controlplane.scheduler.state import State
@@ -113,11 +115,12 @@ class Packer:
         ``mask`` marks rows that the job may use at all; ``None`` is all of them. ``policy`` is what the rules want for
         the gang's topology where the job itself says nothing.
         """
-        flavored = [key for key in queue.limited if key[0] != "any"]
-        members = sum(need.ask.role.count for need in needs)
-        gang = _Gang(job, queue, flavored, SEATS_TRIED + SEATS_TRIED_PER_MEMBER * members)
+        is_by_memory = any(need.ask.amounts.gpu_memory_bytes for need in needs)
+        flavored = [key for key in queue.limited if key[0] != "any" or (is_by_memory and key[1] == GPU)]
+        members = needs[0].ask.role.count if len(needs) == 1 else sum(need.ask.role.count for need in needs)
         if members == 1:
-            return self._seat_role(gang, needs[0], mask)
+            return self._place_one(job, needs[0], queue, flavored, mask)
+        gang = _Gang(job, queue, flavored, SEATS_TRIED + SEATS_TRIED_PER_MEMBER * members)
         place = self._place_near if cares(needs, policy) else self._place_anywhere
         if len(self._clusters) < 2:
             return place(gang, needs, mask, policy)
@@ -126,6 +129,16 @@ class Packer:
             if seats is not None:
                 return seats
         return None
+
+    def _place_one(
+        self, job: int, need: Need, queue: QueueNode, flavored: list[Key], mask: Mask | None
+    ) -> list[DraftSeat] | None:
+        allowed = self._allowed_flavors(queue, flavored, need, mask) if flavored else mask
+        seat = self._seat(job, need, 0, allowed)
+        if seat is None:
+            return None
+        self._draft.sit(queue, seat)
+        return [seat]
 
     def _by_cluster(self, need: Need, mask: Mask | None) -> list[Mask]:
         scores = _masked(need.row_scores(self._draft.column), mask)
@@ -177,7 +190,7 @@ class Packer:
         """Each member to its best node."""
         seats: list[DraftSeat] = []
         for ordinal in range(need.ask.role.count):
-            allowed = self._allowed_flavors(gang, need, mask) if gang.flavored else mask
+            allowed = self._allowed_flavors(gang.queue, gang.flavored, need, mask) if gang.flavored else mask
             seat = self._seat(gang.job, need, ordinal, allowed)
             if seat is None:
                 self._give_up(gang, seats)
@@ -204,7 +217,7 @@ class Packer:
         kind = int(column[row])
         return DraftSeat(need, ordinal, row, kind, need.gpus(kind), self._agenda.nodes[row].build.flavor)
 
-    def _allowed_flavors(self, gang: _Gang, need: Need, mask: Mask | None) -> Mask:
+    def _allowed_flavors(self, queue: QueueNode, flavored: list[Key], need: Need, mask: Mask | None) -> Mask:
         """Rows whose flavor the queue can still pay for with one more such member."""
         if self._flavor_of_row is None:
             self._flavors = sorted({node.build.flavor for node in self._agenda.nodes})
@@ -214,12 +227,30 @@ class Packer:
         asked = dict(need.ask.resources)
         short = {
             key[0]
-            for key in gang.flavored
-            if asked.get(key[1], 0) and available(gang.queue, key, self._draft.charged) < asked[key[1]]
+            for key in flavored
+            if asked.get(key[1], 0) and available(queue, key, self._draft.charged) < asked[key[1]]
         }
         allowed = np.fromiter((name not in short for name in self._flavors), dtype=np.bool_, count=len(self._flavors))
         by_row: Mask = allowed[self._flavor_of_row]
+        if need.ask.amounts.gpu_memory_bytes:
+            by_row &= self._affordable(queue, flavored, need)
         return by_row if mask is None else by_row & mask
+
+    def _affordable(self, queue: QueueNode, flavored: list[Key], need: Need) -> Mask:
+        """Rows where a part by memory counts no more milli-GPU than the queue has left."""
+        left = [(key[0], available(queue, key, self._draft.charged)) for key in flavored if key[1] == GPU]
+        kinds, of_row = np.unique(self._draft.column.kinds, return_inverse=True)
+        builds = [self._kinds.kinds[kind].build for kind in kinds.tolist()]
+        is_paid = [
+            all(
+                gpu_milli_on(build, need.ask.amounts) <= amount
+                for flavor, amount in left
+                if flavor in ("any", build.flavor)
+            )
+            for build in builds
+        ]
+        by_row: Mask = np.array(is_paid, dtype=np.bool_)[of_row]
+        return by_row
 
     # --- gangs that care ---------------------------------------------------------------------------------------------
 
@@ -377,7 +408,7 @@ class Packer:
         scores = need.row_scores(self._draft.column)
         if scores[row] == INFEASIBLE:
             return None
-        if gang.flavored and not self._allowed_flavors(gang, need, mask)[row]:
+        if gang.flavored and not self._allowed_flavors(gang.queue, gang.flavored, need, mask)[row]:
             return None
         column = self._draft.column.kinds
         kind = int(column[row])

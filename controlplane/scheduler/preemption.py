@@ -14,14 +14,16 @@ the victim's queue still has at least the share of the preemptor's afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controlplane.domain.ids import JobId, job_label
 from controlplane.scheduler.agenda import Agenda
-from controlplane.scheduler.draft import Draft, DraftSeat, Occupant, occupant_of
+from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.facts import ShortageFacts, VictimFacts
 from controlplane.scheduler.needs import Need
+from controlplane.scheduler.occupants import Occupant
 from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.quota import QueueNode, available
 from controlplane.scheduler.rules import Rules
@@ -79,6 +81,8 @@ class Preemption:
         self._draft = draft
         self._packer = packer
         self._over_quota = over_quota
+        self._by_queue: dict[str, list[Lease]] | None = None
+        """Leases by queue, the least urgent first."""
         self._taken: set[str] = set()
         """Leases that are on their way out already; asked for membership only."""
 
@@ -114,7 +118,7 @@ class Preemption:
     def _candidates(self, job: Job, queue: QueueNode, scopes: list[str], is_within: bool) -> list[Candidate]:
         facts = job.facts()
         found: list[Candidate] = []
-        for lease in self._state.leases.values():
+        for lease in self._within_reach(job, queue, scopes, is_within):
             if lease.revoked is not None or lease.id in self._taken:
                 continue
             scope = self._scope(job, queue, lease, scopes, is_within)
@@ -124,9 +128,23 @@ class Preemption:
             if answer.fault is not None:
                 self._agenda.faults[answer.fault] = None
             if answer.value is not None:
-                occupant = occupant_of(self._state, self._agenda, lease)
+                occupant = self._agenda.occupant(self._state, lease)
                 found.append(Candidate(answer.value, lease, occupant, scope, answer.rule))
         return sorted(found, key=lambda candidate: candidate.rank)
+
+    def _within_reach(self, job: Job, queue: QueueNode, scopes: list[str], is_within: bool) -> Iterable[Lease]:
+        """All leases, where other queues may be looked at; else those of its own queue, if any is less urgent."""
+        if "cohort" in scopes or "fair-share" in scopes or ("reclaim" in scopes and is_within):
+            return self._state.leases.values()
+        if self._by_queue is None:
+            self._by_queue = {}
+            for lease in self._state.leases.values():
+                self._by_queue.setdefault(lease.job.cls.spec.queue, []).append(lease)
+            for leases in self._by_queue.values():
+                leases.sort(key=lambda lease: lease.job.cls.spec.priority)
+        own = self._by_queue.get(queue.name, [])
+        end = bisect_left(own, job.cls.spec.priority, key=lambda lease: lease.job.cls.spec.priority)
+        return own[:end]
 
     def _scope(self, job: Job, queue: QueueNode, lease: Lease, scopes: list[str], is_within: bool) -> str | None:
         """The first scope that holds; whether a queue gives anything back is looked at again as victims add up."""

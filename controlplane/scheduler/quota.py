@@ -166,7 +166,9 @@ def charge(node: QueueNode, key: Key, amount: int, charged: Charged) -> None:
 def over_promised(tree: QueueTree, capacity: Mapping[Key, int]) -> list[tuple[Key, int, int]]:
     """Keys whose promises exceed the capacity: (key, promised, there), sorted by key."""
     promised = {key: cell.subtree for key, cell in tree.root.cells.items()}
-    return [(key, promised[key], capacity.get(key, 0)) for key in sorted(promised) if promised[key] > capacity.get(key, 0)]
+    return [
+        (key, promised[key], capacity.get(key, 0)) for key in sorted(promised) if promised[key] > capacity.get(key, 0)
+    ]
 
 
 def _listed(spec: QueueSpec) -> Iterable[Key]:

@@ -6,18 +6,22 @@ at their estimated ends; the reserved nodes are those on which it would then sit
 if it ends before that instant, by its own estimate. An occupant that gives no estimate is taken to stay: the
 reservation then has no instant, and its nodes are kept from everybody until they have drained.
 
-Reservations are found anew in every cycle, in the order in which jobs are tried; the log records what has changed.
+Reservations are found in the order in which jobs are tried. One that is there is kept as it is, and looked at again for
+an earlier start from time to time; the log records what has changed.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.agenda import Agenda
-from controlplane.scheduler.draft import Draft, DraftSeat, Occupant, occupant_of
+from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.needs import Need
+from controlplane.scheduler.occupants import Occupant
 from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.state import Job, State
@@ -42,14 +46,16 @@ class Reservations:
         self._draft = draft
         self._packer = packer
         self._occupants: list[Occupant] | None = None
-        self._newcomers: list[Occupant] = []
+        self._keeps_books = True
+        """Whether packing looks at quota by flavor, so that the books must follow."""
         self.made: list[Reserved] = []
 
     def granted(self, queue: QueueNode, seats: list[DraftSeat], estimate_ms: int | None) -> None:
         """A gang was placed in this cycle: it, too, is expected to leave."""
         at = tuple((seat.row, seat.need.ask, seat.gpus, seat.flavor) for seat in seats)
         end_ms = None if estimate_ms is None else self._state.now_ms + estimate_ms
-        self._newcomers.append(Occupant(queue, at, end_ms))
+        newcomer = Occupant(queue, at, end_ms)
+        insort(self._by_end(), newcomer, key=_leaving)
 
     def mask(self, job: Job, mask: Mask | None) -> Mask | None:
         """Rows that are not kept from the job by a reservation of a job that was tried before it."""
@@ -62,11 +68,23 @@ class Reservations:
             mask[reserved.rows] = False
         return mask
 
+    def keep(self, job: int) -> bool:
+        """Take over the reservation that the job has, if its nodes are there and its start is to come."""
+        known = self._state.reservations.get(job)
+        if known is None or (known.start_ms is not None and known.start_ms <= self._state.now_ms):
+            return False
+        rows = [self._agenda.rows.get(name, -1) for name in known.nodes]
+        if not all(row >= 0 and self._agenda.nodes[row].build.is_open for row in rows):
+            return False
+        self.made.append(Reserved(job, known.start_ms, rows, known.rule))
+        return True
+
     def reserve(
         self, job: Job, needs: tuple[Need, ...], queue: QueueNode, mask: Mask | None, rule: str | None
     ) -> Reserved | None:
         """The earliest start of the job, if it can be seen at all, from now on kept free for it."""
         occupants = self._by_end()
+        self._keeps_books = any(key[0] != ANY_FLAVOR for key in queue.limited)
         kept = self._kept_nodes(job)
         out = 0
         found: Reserved | None = None
@@ -120,12 +138,13 @@ class Reservations:
         """Everybody who sits, by expected end, those who do not tell last; ties in the order of their start. Who has
         outlived its estimate may leave at any moment."""
         if self._occupants is None:
-            self._occupants = [
-                occupant_of(self._state, self._agenda, lease, self._end_ms(lease.granted_ms, lease.job))
-                for lease in self._state.leases.values()
-            ]
-        everybody = [*self._occupants, *self._newcomers]
-        return sorted(everybody, key=lambda occupant: (occupant.end_ms is None, occupant.end_ms or 0))
+            self._occupants = []
+            for lease in self._state.leases.values():
+                occupant = self._agenda.occupant(self._state, lease)
+                occupant.end_ms = self._end_ms(lease.granted_ms, lease.job)
+                self._occupants.append(occupant)
+            self._occupants.sort(key=_leaving)
+        return self._occupants
 
     def _end_ms(self, granted_ms: int, job: Job) -> int | None:
         estimate = job.cls.spec.estimate_ms
@@ -142,9 +161,14 @@ class Reservations:
 
     def _go_to(self, occupants: list[Occupant], out: int, count: int) -> int:
         while out < count:
-            self._draft.evict(occupants[out])
+            self._draft.evict(occupants[out], books=self._keeps_books)
             out += 1
         while out > count:
             out -= 1
-            self._draft.readmit(occupants[out])
+            self._draft.readmit(occupants[out], books=self._keeps_books)
         return out
+
+
+def _leaving(occupant: Occupant) -> tuple[bool, int]:
+    """Sorts by expected end, unknown last."""
+    return (occupant.end_ms is None, occupant.end_ms or 0)

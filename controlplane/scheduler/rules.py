@@ -76,6 +76,11 @@ class Rules(Protocol):
         """Paths that ``scoring`` depends on. If none starts with ``candidate.``, candidates of one kind share a score."""
 
     @property
+    def scoring_field(self) -> str | None:
+        """The one field that is the whole score, such as ``candidate.lottery``; ``None`` if it is anything else. The
+        scheduler then need not ask about nodes that cannot have the largest."""
+
+    @property
     def burst_reads(self) -> frozenset[str]:
         """Paths that ``burst`` depends on. If ``now`` is among them, it is asked again as time passes."""
 

@@ -1,8 +1,8 @@
 """Which GPUs of a node could take a member, where some are cut into MIG instances or shares go by memory.
 
 Whole GPUs go to GPUs that are not in MIG mode, parts to GPUs that are neither in MIG mode nor cut nor taken whole,
-instances to GPUs in MIG mode. Where the node lets idle GPUs change their mode, a whole member may also have an empty GPU
-that is in MIG mode, and an instance may be cut from an idle GPU that is not; both take a GPU of the right mode first.
+instances to GPUs in MIG mode. Where the node lets idle GPUs change their mode, a whole member may also have an empty
+GPU that is in MIG mode, and an instance may be cut from an idle GPU that is not; both prefer a GPU of the right mode.
 
 Several instances of one profile may share a GPU. They are placed one after the other on the GPU that loses the fewest
 placements by it; placements of one profile on one GPU never overlap, so that this finds room whenever there is room.

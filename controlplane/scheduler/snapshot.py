@@ -66,7 +66,7 @@ def take(state: State) -> bytes:
             [promise.job, promise.cluster, _seats(promise.seats), promise.victims, promise.rule]
             for promise in state.promises.values()
         ],
-        "reservations": [[r.job, r.start_ms, r.nodes] for r in state.reservations.values()],
+        "reservations": [[r.job, r.start_ms, r.nodes, r.rule] for r in state.reservations.values()],
         "searched_ms": state.searched_ms,
         "requests": [asdict(request) for request in state.requests.values()],
         "arrivals": [job.id for job in state.arrivals if job.id in state.jobs],
@@ -134,8 +134,8 @@ def _restore_jobs(state: State, plain: Plain) -> None:
     for job_id, cluster, seats, victims, rule in plain["promises"]:
         sat = _restored_seats(state.jobs[job_id], seats)
         state.promises[job_id] = Promise(job_id, cluster, sat, tuple(victims), rule)
-    for job_id, start_ms, nodes in plain["reservations"]:
-        state.reservations[job_id] = Reservation(job_id, start_ms, tuple(nodes))
+    for job_id, start_ms, nodes, rule in plain["reservations"]:
+        state.reservations[job_id] = Reservation(job_id, start_ms, tuple(nodes), rule)
     state.searched_ms = plain["searched_ms"]
     state.arrivals = [state.jobs[id_] for id_ in plain["arrivals"] if id_ in state.jobs]
     state.cancels = [state.jobs[id_] for id_ in plain["cancels"] if id_ in state.jobs]
@@ -183,9 +183,7 @@ def _lease(lease: Lease) -> list[object]:
 
 
 def _seats(seats: tuple[Seat, ...]) -> list[list[object]]:
-    return [
-        [seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor, seat.ask.amounts.gpu_milli] for seat in seats
-    ]
+    return [[seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor, seat.ask.amounts.gpu_milli] for seat in seats]
 
 
 def _restored_seats(job: Job, seats: list[list[Any]]) -> tuple[Seat, ...]:

@@ -62,7 +62,7 @@ class Ask:
     verdict."""
     gpu_memory_min_bytes: int = 0
     is_plain: bool = True
-    """Whether it asks for whole GPUs, a part in milli-GPU or none: then the kind of GPU does not matter to the amounts."""
+    """Whether it asks for whole GPUs, a part in milli-GPU or none: its amounts are the same on every node."""
     charged: dict[int, Ask] = field(default_factory=dict)
     """For a part by memory: what it is on a node, by the milli-GPU that it counts there."""
 
@@ -211,6 +211,7 @@ class Reservation:
     start_ms: int | None
     """``None``: nobody knows, because what runs there does not say how long."""
     nodes: tuple[str, ...]
+    rule: str | None = None
 
 
 class RequestPhase(StrEnum):
@@ -388,7 +389,6 @@ class State:
         """Whether the cluster is rented."""
         spec = self.clusters.get(cluster)
         return spec is not None and spec.site is Site.CLOUD
-
 
 
 def _role_key(role: Role) -> tuple[object, ...]:

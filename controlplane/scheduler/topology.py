@@ -229,12 +229,16 @@ class SlotCount:
 def _quotient(need: Need, kind: Kind) -> int | None:
     """Members that a kind on which one fits holds by its amounts alone; ``None`` if the choice of GPUs could matter."""
     ask, amounts = need.ask, need.ask.amounts
+    if ask.gpus and (kind.slices or not ask.is_plain):
+        return None
     least = MAX_MEMBERS
     if amounts.cpu_milli:
         least = min(least, kind.cpu_free // amounts.cpu_milli)
     if amounts.memory_bytes:
         least = min(least, kind.memory_free // amounts.memory_bytes)
     if ask.gpus:
+        if kind.slices or not ask.is_plain:
+            return None
         if amounts.gpu_milli == MILLI:
             least = min(least, kind.gpus_free // ask.gpus)
         elif ask.gpus == 1 and amounts.gpu_milli:
@@ -277,8 +281,8 @@ class Domains:
         sums = np.zeros((3, len(column) + 1), dtype=np.int64)
         np.cumsum(self._free_by_row(column, None)[:, self.tree.rows], axis=1, out=sums[:, 1:])
         starts = self.tree.starts[depth]
-        enough: Mask = (sums[:, starts[1:]] - sums[:, starts[:-1]] >= self.asked(needs)[:, None]).all(axis=0)
-        return enough
+        is_short: Mask = sums[:, starts[1:]] - sums[:, starts[:-1]] < self.asked(needs)[:, None]
+        return np.logical_not(is_short.any(axis=0))
 
     def _free_by_row(self, column: Column, mask: Mask | None) -> Counts:
         self._learn_free()

@@ -1,0 +1,28 @@
+"""Gangs that sit, as a draft sees them: by row of the node column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.scheduler.quota import QueueNode
+from controlplane.scheduler.state import Ask, Lease, State
+
+SeatAt = tuple[int, Ask, tuple[int, ...], str]
+"""(row, what it asks, its GPUs, flavor)"""
+
+
+@dataclass(slots=True, eq=False)
+class Occupant:
+    """A gang that sits, with the instant at which it is expected to leave (``None``: nobody knows)."""
+
+    queue: QueueNode
+    seats: tuple[SeatAt, ...]
+    end_ms: int | None = None
+
+
+def occupant_of(state: State, rows: Mapping[str, int], lease: Lease) -> Occupant:
+    """A lease as the draft sees it. Row -1 is a node that is not there any more."""
+    queue = state.tree.by_name.get(lease.job.cls.spec.queue, state.tree.root)
+    seats = tuple((rows.get(seat.node, -1), seat.ask, seat.gpus, seat.flavor) for seat in lease.seats)
+    return Occupant(queue, seats)
