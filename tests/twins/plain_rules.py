@@ -47,6 +47,7 @@ class PlainRules:
     depth: Callable[[JobFacts], int] = lambda job: 0
     burst_reads: frozenset[str] = frozenset({"now"})
     scoring_reads: frozenset[str] = frozenset({"after.cpu_free_milli", "after.gpu_free_milli"})
+    scoring_field: str | None = None
     admit: Callable[[JobFacts], str | None] = lambda job: None
     order_job: Callable[[JobFacts, QueueFacts, int], Sequence[int]] = lambda job, queue, now: (-job.priority,)
     order_queue: Callable[[QueueFacts], Sequence[int]] = lambda queue: (queue.weighted_share_ppb,)
