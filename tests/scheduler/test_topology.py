@@ -129,6 +129,26 @@ def test_preferred_goes_up_level_by_level() -> None:
     assert len(nodes_of(place(world, gang(("m", 18, 1), topology=wish)))) == 5, "the cluster"
 
 
+def test_preferred_looks_into_every_wider_domain_before_it_goes_up() -> None:
+    """The zone that is tightest has no rack for all; the other has."""
+    nodes = {
+        "a1": (2, {"zone": "a", "rack": "1"}),
+        "a2": (2, {"zone": "a", "rack": "2"}),
+        "b1": (4, {"zone": "b", "rack": "1"}),
+        "b2": (4, {"zone": "b", "rack": "2"}),
+    }
+    world = core(nodes)
+    assert set(nodes_of(place(world, gang(("m", 4, 1), topology={"preferred": "rack"})))) == {"b1"}
+    assert set(nodes_of(place(world, gang(("m", 4, 1), topology={"preferred": "zone"})))) == {"a1", "a2"}
+
+
+def test_the_only_role_of_a_gang_may_care_for_it() -> None:
+    world = core(TWO_BLOCKS)
+    assert place(world, gang(("m", 9, 1), of={"m": {"required": "rack"}})) is None
+    narrower = gang(("m", 8, 1), topology={"required": "block"}, of={"m": {"required": "rack"}})
+    assert set(nodes_of(place(world, narrower))) == {"a1", "a2"}
+
+
 def test_preferred_stops_at_what_is_required() -> None:
     wish = {"preferred": "rack", "required": "block"}
     assert place(core(TWO_BLOCKS), gang(("m", 13, 1), topology=wish)) is None
@@ -209,6 +229,31 @@ def test_an_exchange_that_no_order_of_roles_finds() -> None:
     seats = place(world, spec)
     assert "cpu" in nodes_of(seats, "x")
     assert "memory" in nodes_of(seats, "y")
+
+
+@pytest.mark.parametrize("topology", [None, {"required": "block"}])
+def test_an_exchange_that_only_another_order_finds(topology: Where | None) -> None:
+    """``x`` goes first, as it asks for a GPU, and would take the node that can spare no CPU."""
+    world = core({})
+    for name, cpu in (("a", 17_000), ("b", 18_000)):
+        observe(world, name, 1, {"block": "1"}, shape=gpus(1, cpu=cpu))
+    roles = [{"name": "x", "gpus": 1, "cpu_milli": 2_000}, {"name": "y", "count": 4, "cpu_milli": 8_000}]
+    world.rules.score = lambda after, candidate: 0
+    spec = {"name": "gang", "queue": "team", "roles": roles, "topology": topology}
+    assert nodes_of(place(world, JobSpec.model_validate(spec)), "x") == {"b": 1}
+
+
+def test_an_exchange_that_only_giving_way_finds() -> None:
+    """Either role, first, would take both nodes that suit both."""
+    world = core({})
+    for name, cpu, memory in (("n1", 8, 8), ("n2", 8, 8), ("n3", 8, 1), ("n4", 1, 8)):
+        observe(world, name, 1, {"block": "1"}, shape=gpus(1, cpu=cpu * 1_000, memory=memory * 2**30))
+    roles = [{"name": "x", "count": 2, "gpus": 1, "cpu_milli": 8_000}]
+    roles += [{"name": "y", "count": 2, "gpus": 1, "memory_bytes": 8 * 2**30}]
+    spec = {"name": "gang", "queue": "team", "roles": roles, "topology": {"required": "block"}}
+    seats = place(world, JobSpec.model_validate(spec))
+    assert "n3" in nodes_of(seats, "x")
+    assert "n4" in nodes_of(seats, "y")
 
 
 def test_a_node_that_says_nothing_is_alone() -> None:
@@ -298,6 +343,23 @@ def test_topology_is_the_reason_only_while_room_elsewhere_would_do() -> None:
     world.submit(job(2, name="small"))
     world.cycle()
     assert other in world.placed()
+
+
+def test_the_reason_is_looked_at_again_though_nothing_was_freed() -> None:
+    """Room that is taken elsewhere turns topology into capacity. Kills: remembering the reason with the verdict."""
+    world = core({"a": (4, {"rack": "1"}), "b": (4, {"rack": "2"})})
+    world.rules.score = lambda after, candidate: after.gpu_free_milli
+    for _ in range(2):
+        world.submit(job(2))
+    world.cycle()
+    waits = world.submit(gang(("m", 4, 1), topology={"required": "rack"}))
+    world.cycle()
+    assert world.waiting()[waits].reason == Reason.TOPOLOGY
+    world.submit(job(1, name="later"))
+    world.cycle()
+    world.cycle()
+    assert world.waiting()[waits].reason == Reason.CAPACITY
+    assert world.waiting()[waits].topology is None
 
 
 def told(world: Core, id_: int) -> list[str]:
@@ -493,6 +555,7 @@ def test_preferred_is_the_narrowest_level_that_has_room(
 def test_two_roles_on_one_slot_nodes_fit_exactly_if_they_can(hosts: list[str], xs: int, ys: int, is_near: bool) -> None:
     """With and without a block that all must share. Kills: giving up after the first order, not giving way."""
     world = core({})
+    world.rules.score = lambda after, candidate: 0
     for at, holds in enumerate(hosts):
         cpu, memory = 8_000 if "x" in holds else 1, 2**30 if "y" in holds else 1
         observe(world, f"n{at}", 1, {"block": "b"}, shape=gpus(1, cpu=cpu, memory=memory))
@@ -524,6 +587,22 @@ def test_gangs_of_several_roles_are_placed_whole_and_near_or_not_at_all(
         assert any(group.issuperset(used) for group in groups(nodes, wish["required"]))
 
 
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=3), st.lists(st.integers(1, 5), min_size=2, max_size=3))
+def test_roles_find_racks_of_their_own_exactly_if_they_can(racks: list[int], sizes: list[int]) -> None:
+    """Each role in one rack, racks shared or not. Kills: a role that never tries its next domain."""
+    nodes: dict[str, tuple[int, Where]] = {f"n{at}": (slots, {"rack": f"{at}"}) for at, slots in enumerate(racks)}
+    roles = [(f"r{at}", size, 1) for at, size in enumerate(sizes)]
+    seats = place(core(nodes), gang(*roles, of={name: {"required": "rack"} for name, _, _ in roles}))
+    assert (seats is not None) == any(
+        all(
+            sum(size for size, at in zip(sizes, chosen, strict=True) if at == rack) <= slots
+            for rack, slots in enumerate(racks)
+        )
+        for chosen in product(range(len(racks)), repeat=len(sizes))
+    )
+
+
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 12))
 def test_shares_are_fewest_and_even(rooms: list[int], members: int) -> None:
     """Against all choices. Kills: filling the smallest first, an even part that is rounded the wrong way."""
@@ -544,6 +623,9 @@ def test_shares_are_fewest_and_even(rooms: list[int], members: int) -> None:
         assert [at for at, _ in parts] == sorted({at for at, _ in parts})
         assert len(parts) == number
     assert min(part for _, part in evenly(room, members)) == best
+    if number == 1:
+        tightest = min(slots for slots in rooms if slots >= members)
+        assert {rooms[parts[0][0]] for parts in (fewest(room, members), evenly(room, members))} == {tightest}
 
 
 @given(st.lists(st.tuples(*(st.sampled_from(("", "1", "2")) for _ in range(3))), min_size=1, max_size=12))
