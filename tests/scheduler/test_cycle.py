@@ -22,7 +22,6 @@ from controlplane.domain.events import (
 )
 from controlplane.domain.quantities import MAX_AMOUNT, MAX_MS
 from controlplane.domain.reasons import Reason
-from controlplane.domain.workloads import Role
 from controlplane.scheduler.facts import (
     CandidateFacts,
     ClusterFacts,
@@ -34,7 +33,7 @@ from controlplane.scheduler.facts import (
 from controlplane.scheduler.rules import WORST_SCORE, Answer
 from controlplane.scheduler.snapshot import restore, take
 from controlplane.scheduler.timers import needs_cycle, next_due_ms
-from tests.scheduler.core import GIB, HOUR, Core, gpus, job, offer
+from tests.scheduler.core import HOUR, Core, gpus, job, offer
 from tests.twins.plain_rules import PlainRules
 
 ALWAYS_BURST = PlainRules(cost=lambda job, home, offer, now: offer.cost_micro_usd)
@@ -72,21 +71,6 @@ def test_a_refusal_for_room_becomes_one_for_quota_when_quota_is_what_lacks() -> 
     core.cycle(3)
     assert core.waiting()[gang].reason == Reason.QUOTA
     assert core.waiting()[gang].short == {"gpu": 2_000}
-
-
-def test_a_gang_of_unlike_members_is_tried_again_when_room_shrinks() -> None:
-    """Best fit puts the worker on the node that only the server fits, until another job has taken that node's GPU."""
-    core = Core()
-    core.queue("team")
-    core.home(big=gpus(1, memory=400 * GIB, cpu=8_000), small=gpus(1, memory=40 * GIB, cpu=16_000))
-    roles = (Role(name="worker", gpus=1, memory_bytes=30 * GIB), Role(name="server", memory_bytes=390 * GIB))
-    gang = core.submit(job().model_copy(update={"roles": roles}))
-    core.cycle(1)
-    assert core.placed() == []
-    core.submit(job(1, cpu=8_000, gpu_models=("A100",), memory_bytes=1))
-    core.cycle(2)
-    core.cycle(3)
-    assert gang in core.state.jobs
 
 
 # --- once, and counted once ------------------------------------------------------------------------------------------

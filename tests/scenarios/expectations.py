@@ -1,0 +1,483 @@
+"""What a story may expect at a moment, and how a failure is told: as what was expected, what was found, and the story
+so far, in sentences."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import TypeVar
+
+from controlplane.domain.clusters import NodeState
+from controlplane.domain.events import (
+    CapacityObserved,
+    CapacityReleased,
+    CapacityRequested,
+    ClusterConfigured,
+    Event,
+    JobCancelRequested,
+    JobEnded,
+    JobRefused,
+    JobRequeued,
+    JobSubmitted,
+    JobsWaiting,
+    LeaseGranted,
+    LeaseObserved,
+    LeasePhase,
+    LeaseRevoked,
+    NodeObserved,
+    QueueConfigured,
+)
+from controlplane.domain.quantities import share_ppb
+from controlplane.domain.reasons import Reason
+from controlplane.scheduler.state import Job, RequestPhase
+from tests.scenarios.stage import Stage, as_list, as_map
+from tests.scenarios.story import Moment
+from tests.scenarios.words import BadStory, amount, clock, micro_usd, milliseconds, said
+
+E = TypeVar("E", bound=Event)
+SENTENCES = 60
+"""So much of the story so far is told, the latest."""
+
+
+class StoryWentOtherwise(AssertionError):
+    """An expectation that was not met; the text is the story."""
+
+
+class Expectations:
+    """Checks the moments of a ``then`` against what was played."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._words: dict[str, Callable[[object], tuple[object, object]]] = {
+            "running": self._running,
+            "waiting": self._waiting,
+            "placed": self._placed,
+            "clusters": self._clusters,
+            "finished": self._finished,
+            "ended": self._ended,
+            "refused": self._refused,
+            "evicted": self._evicted,
+            "attempts": self._attempts,
+            "order": self._order,
+            "uses": self._uses,
+            "shares": self._shares,
+            "free_gpus": self._free_gpus,
+            "rented": self._rented,
+            "requests": self._requests,
+            "released": self._released,
+            "deadlines": self._deadlines,
+            "left": self._left,
+            "charged": self._charged,
+            "tally": self._tally,
+            "rule": self._rule,
+            "offers": self._offers,
+            "reserved": self._reserved,
+            "promised": self._promised,
+        }
+
+    def check(self, moment: Moment) -> None:
+        """Raises :class:`StoryWentOtherwise` for the first thing that is not as the story says."""
+        for word, given in moment.plain.items():
+            if word == "because":
+                continue
+            if word not in self._words:
+                raise BadStory(
+                    f"{self._stage.story.path.name}: then: {word} is not known; use {', '.join(self._words)}"
+                )
+            expected, found = self._words[word](given)
+            if expected != found:
+                raise StoryWentOtherwise(self._told(moment, word, expected, found))
+
+    def _told(self, moment: Moment, word: str, expected: object, found: object) -> str:
+        story = self._stage.story
+        because = f"\n  because:  {moment.plain['because']}" if "because" in moment.plain else ""
+        return (
+            f"\n{story.path.name} ({story.scenario}): {story.title}\nat {clock(moment.at_ms)}, {word}:"
+            f"\n  expected: {_shown(expected)}\n  found:    {_shown(found)}{because}\n\nwhat happened:\n"
+            + "\n".join(Narration(self._stage).sentences()[-SENTENCES:])
+        )
+
+    # --- jobs --------------------------------------------------------------------------------------------------------
+
+    def _named(self, ids: Iterable[int], given: object) -> tuple[object, object]:
+        """Jobs by name; where the story gives counts (``{fill: 3}``), by the name before the number."""
+        names = [self._stage.names[id_] for id_ in ids]
+        if isinstance(given, dict):
+            counts: dict[str, int] = {}
+            for name in names:
+                group = name if name in given else _group(name)
+                counts[group] = counts.get(group, 0) + 1
+            return dict(sorted(given.items())), dict(sorted(counts.items()))
+        return sorted(str(name) for name in as_list(given)), sorted(names)
+
+    def _running(self, given: object) -> tuple[object, object]:
+        return self._named((job.id for job in self._jobs() if job.lease is not None), given)
+
+    def _jobs(self) -> list[Job]:
+        return list(self._stage.plane.state.jobs.values())
+
+    def _waiting(self, given: object) -> tuple[object, object]:
+        """Name (or the name before the numbers) -> reason, or {reason, short}; a reason for each job that waits."""
+        waiting = [job for job in self._jobs() if job.lease is None]
+        records = self._records(waiting)
+        counts = Counter(_group(self._stage.names[job.id]) for job in waiting)
+        expected: dict[str, object] = {}
+        found: dict[str, object] = {}
+        wanted = as_map(given)
+        for job in waiting:
+            name = self._stage.names[job.id]
+            key = name if name in wanted else _group(name)
+            text = wanted.get(key)
+            record = records[job.id]
+            reason: object = Reason(record.reason).slug if record is not None else "not decided yet"
+            if isinstance(text, dict):
+                reason = {"reason": reason}
+                if "short" in text and record is not None:
+                    reason["short"] = {res: said(res, units) for res, units in record.short.items()}
+                if "count" in text:
+                    reason["count"] = counts[key]
+            found[key] = reason
+        for key, text in wanted.items():
+            expected[key] = _with_shorts(text)
+        return expected, found
+
+    def _records(self, waiting: list[Job]) -> dict[int, JobsWaiting | None]:
+        """Why jobs wait, as recorded: with the first of their group that has the reason last recorded before them."""
+        latest = {event.head: event for event in self._events(JobsWaiting)}
+        of_class: dict[int, JobsWaiting | None] = {}
+        records: dict[int, JobsWaiting | None] = {}
+        for job in sorted(waiting, key=lambda job: job.id):
+            if job.recorded_reason:
+                of_class[job.cls.index] = latest.get(job.id)
+            records[job.id] = of_class.get(job.cls.index)
+        return records
+
+    def _placed(self, given: object) -> tuple[object, object]:
+        """Job -> the nodes of its members, in order of role and number; one name for one node."""
+        expected = {name: [str(node) for node in as_list(nodes)] for name, nodes in as_map(given).items()}
+        found: dict[str, object] = {}
+        for name in expected:
+            job = self._stage.plane.state.jobs.get(self._stage.jobs[name])
+            lease = self._stage.plane.state.leases.get(job.lease or "") if job is not None else None
+            found[name] = [seat.node for seat in lease.seats] if lease is not None else "nowhere"
+        return expected, found
+
+    def _clusters(self, given: object) -> tuple[object, object]:
+        expected = as_map(given)
+        state = self._stage.plane.state
+        found: dict[str, object] = {}
+        for name in expected:
+            job = state.jobs.get(self._stage.jobs[name])
+            lease = state.leases.get(job.lease or "") if job is not None else None
+            found[name] = lease.cluster if lease is not None else "nowhere"
+        return expected, found
+
+    def _finished(self, given: object) -> tuple[object, object]:
+        done = (e for e in self._events(LeaseObserved) if e.phase is LeasePhase.FINISHED)
+        known = dict.fromkeys(int(event.lease[1 : event.lease.index(".")]) for event in done)
+        still = self._stage.plane.state.jobs
+        return self._named((id_ for id_ in known if id_ not in still), given)
+
+    def _ended(self, given: object) -> tuple[object, object]:
+        """Name -> outcome, or {outcome, reason} for a job that gave up waiting."""
+        expected = as_map(given)
+        found: dict[str, object] = {}
+        for event in self._events(JobEnded):
+            name = self._stage.names[event.job]
+            outcome: object = event.outcome
+            if isinstance(expected.get(name), dict):
+                reason = Reason(event.reason).slug if event.reason is not None else None
+                outcome = {"outcome": event.outcome, "reason": reason}
+            key = name if name in expected else _group(name)
+            found[key] = outcome
+        return expected, found
+
+    def _refused(self, given: object) -> tuple[object, object]:
+        """Name -> reason, or {reason, says: part of the sentence}."""
+        expected = as_map(given)
+        found: dict[str, object] = {}
+        for event in self._events(JobRefused):
+            name = self._stage.names[event.job]
+            text = expected.get(name)
+            found[name] = Reason(event.reason).slug
+            if isinstance(text, dict):
+                says = str(text.get("says", ""))
+                found[name] = {
+                    "reason": Reason(event.reason).slug,
+                    "says": says if says in event.detail else event.detail,
+                }
+        return expected, found
+
+    def _evicted(self, given: object) -> tuple[object, object]:
+        """Every revocation so far: names, or name -> cause."""
+        causes = {self._stage.names[_job_of(event.lease)]: event.cause for event in self._events(LeaseRevoked)}
+        if isinstance(given, dict):
+            return given, causes
+        return sorted(str(name) for name in as_list(given)), sorted(causes)
+
+    def _attempts(self, given: object) -> tuple[object, object]:
+        expected = as_map(given)
+        granted = [event.job for event in self._events(LeaseGranted)]
+        return expected, {name: granted.count(self._stage.jobs[name]) for name in expected}
+
+    def _order(self, given: object) -> tuple[object, object]:
+        """The order in which jobs were placed, from the beginning; ``a-1`` and ``a-2`` may both be called ``a``."""
+        expected = [str(name) for name in as_list(given)]
+        placed = [self._stage.names[event.job] for event in self._events(LeaseGranted)][: len(expected)]
+        return expected, [name if name in expected else _group(name) for name in placed]
+
+    def _events(self, kind: type[E]) -> list[E]:
+        return [event for _, _, event in self._stage.told if isinstance(event, kind)]
+
+    # --- amounts -----------------------------------------------------------------------------------------------------
+
+    def _uses(self, given: object) -> tuple[object, object]:
+        """Queue -> resource -> amount; ``all`` is everybody."""
+        expected: dict[str, object] = {}
+        found: dict[str, object] = {}
+        for queue, by in as_map(given).items():
+            used = self._stage.plane.state.used[self._index(queue)]
+            wanted = as_map(by)
+            expected[queue] = {res: said(res, amount(res, text)) for res, text in wanted.items()}
+            found[queue] = {res: said(res, used.get(res, 0)) for res in wanted}
+        return expected, found
+
+    def _index(self, queue: str) -> int:
+        tree = self._stage.plane.state.tree
+        if queue == "all":
+            return tree.root.index
+        if queue not in tree.by_name:
+            raise BadStory(f"{self._stage.story.path.name}: there is no queue {queue}")
+        return tree.by_name[queue].index
+
+    def _shares(self, given: object) -> tuple[object, object]:
+        """Queue -> dominant share, as a fraction; compared after rounding up to parts per billion, as rules see it."""
+        state = self._stage.plane.state
+        expected: dict[str, object] = {}
+        found: dict[str, object] = {}
+        for queue, text in as_map(given).items():
+            share = Fraction(str(text))
+            expected[queue] = share_ppb(share.numerator, share.denominator)
+            used = state.used[self._index(queue)]
+            parts = [share_ppb(units, state.capacity.get(res, 0)) for res, units in used.items()]
+            found[queue] = max(parts, default=0)
+        return expected, found
+
+    def _free_gpus(self, given: object) -> tuple[object, object]:
+        state = self._stage.plane.state
+        nodes = (node for node in state.nodes.values() if node.state is not NodeState.LOST)
+        return str(Fraction(str(given))), said("gpu", sum(sum(state.kinds.kinds[node.kind].gpu_free) for node in nodes))
+
+    # --- rent and money ----------------------------------------------------------------------------------------------
+
+    def _rented(self, given: object) -> tuple[object, object]:
+        """``cluster/offer`` -> nodes that are asked for or there, and not being given back."""
+        found: dict[str, int] = {}
+        for request in self._stage.plane.state.requests.values():
+            if request.phase is not RequestPhase.RELEASING:
+                key = f"{request.cluster}/{request.offer}"
+                found[key] = found.get(key, 0) + request.nodes
+        return as_map(given), found
+
+    def _requests(self, given: object) -> tuple[object, object]:
+        """How often capacity was asked for so far, for anybody or by job."""
+        made = [event.for_job for event in self._events(CapacityRequested)]
+        if isinstance(given, dict):
+            return given, {name: made.count(self._stage.jobs[name]) for name in given}
+        return given, len(made)
+
+    def _released(self, given: object) -> tuple[object, object]:
+        """Why capacity was given back, in order."""
+        return as_list(given), [event.cause for event in self._events(CapacityReleased)]
+
+    def _deadlines(self, given: object) -> tuple[object, object]:
+        """Job -> when the nodes that were last asked for on its behalf are ended, whatever else happens."""
+        expected = {name: clock(milliseconds(text)) for name, text in as_map(given).items()}
+        found: dict[str, object] = dict.fromkeys(expected, "nothing was asked for")
+        for event in self._events(CapacityRequested):
+            name = self._stage.names[event.for_job]
+            if name in expected:
+                found[name] = clock(event.deadline_ms)
+        return expected, found
+
+    def _left(self, given: object) -> tuple[object, object]:
+        """Budget -> dollars that may still be promised in this window."""
+        state = self._stage.plane.state
+        expected = {name: micro_usd(text) for name, text in as_map(given).items()}
+        return expected, {name: state.budgets[name].left(self._stage.now_ms) for name in expected}
+
+    def _charged(self, given: object) -> tuple[object, object]:
+        """Dollars that providers have charged in all."""
+        return micro_usd(given), sum(event.charged_micro_usd for event in self._events(CapacityObserved))
+
+    # --- why ---------------------------------------------------------------------------------------------------------
+
+    def _tally(self, given: object) -> tuple[object, object]:
+        """Waiting job -> for what how many nodes were refused, as far as the story names it."""
+        expected = as_map(given)
+        found: dict[str, object] = {}
+        for name, wanted in expected.items():
+            record = self._records([one for one in self._jobs() if one.lease is None]).get(self._stage.jobs[name])
+            counts = record.tally.model_dump() if record is not None and record.tally is not None else {}
+            found[name] = {cause: counts.get(cause) for cause in as_map(wanted)}
+        return expected, found
+
+    def _rule(self, given: object) -> tuple[object, object]:
+        """Job -> the rule behind what was last decided about it, as ``file`` or ``file:line``."""
+        expected = {name: str(text) for name, text in as_map(given).items()}
+        found: dict[str, object] = {}
+        for name, text in expected.items():
+            rules = [getattr(event, "rule", None) for event in self._about(self._stage.jobs[name])]
+            last = next((rule for rule in reversed(rules) if rule is not None), "none")
+            found[name] = text if last == text or last.split(":")[0] == text else last
+        return expected, found
+
+    def _about(self, id_: int) -> list[Event]:
+        about = ("job", "for_job", "head")
+        return [event for _, _, event in self._stage.told if any(getattr(event, key, None) == id_ for key in about)]
+
+    def _offers(self, given: object) -> tuple[object, object]:
+        """Job -> refused offer -> part of the sentence that says why."""
+        expected: dict[str, object] = {}
+        found: dict[str, object] = {}
+        for name, wanted in as_map(given).items():
+            made = [e for e in self._events(CapacityRequested) if e.for_job == self._stage.jobs[name]]
+            why = made[-1].refused_offers if made else {}
+            expected[name] = as_map(wanted)
+            found[name] = {
+                offer: text if str(text) in why.get(offer, "") else why.get(offer, "chosen, or never asked")
+                for offer, text in as_map(wanted).items()
+            }
+        return expected, found
+
+    def _reserved(self, given: object) -> tuple[object, object]:
+        """Job -> {start, nodes} of the reservation that it holds."""
+        expected = as_map(given)
+        held: dict[int, Event] = {}
+        for _, _, event in self._stage.told:
+            if event.TYPE == "reservation_made/1":
+                held[int(getattr(event, "job", 0))] = event
+            elif event.TYPE in ("reservation_released/1", "lease_granted/1", "job_ended/1"):
+                held.pop(int(getattr(event, "job", 0)), None)
+        found: dict[str, object] = {}
+        for id_, event in held.items():
+            name = self._stage.names[id_]
+            start_ms = getattr(event, "start_ms", None)
+            known = {
+                "start": clock(start_ms) if start_ms is not None else None,
+                "nodes": list(getattr(event, "nodes", ())),
+            }
+            wanted = expected.get(name)
+            found[name] = {key: known[key] for key in as_map(wanted)} if isinstance(wanted, dict) else wanted
+        return expected, found
+
+    def _promised(self, given: object) -> tuple[object, object]:
+        """Job -> jobs whose leases must end before it has its promised room."""
+        promises: dict[str, object] = {}
+        for _, _, event in self._stage.told:
+            name = self._stage.names.get(int(getattr(event, "job", 0) or 0), "")
+            if event.TYPE == "room_promised/1":
+                victims = [self._stage.names[_job_of(lease)] for lease in getattr(event, "victims", ())]
+                promises[name] = sorted(victims)
+            elif event.TYPE in ("promise_released/1", "lease_granted/1"):
+                promises.pop(name, None)
+        return {name: sorted(as_list(jobs), key=str) for name, jobs in as_map(given).items()}, promises
+
+
+class Narration:
+    """The log of a stage in sentences."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def sentences(self) -> list[str]:
+        """One line for each event that a person would tell."""
+        lines: list[str] = []
+        for at_ms, position, event in self._stage.told:
+            text = self._sentence(position, event)
+            if text:
+                lines.append(f"  {clock(at_ms):>8}  {text}")
+        return lines
+
+    def _job(self, id_: int) -> str:
+        return self._stage.names.get(id_, f"j{id_}")
+
+    def _sentence(self, position: int, event: Event) -> str:
+        match event:
+            case JobSubmitted():
+                roles = " and ".join(f"{role.count} x {role.gpus} GPU" for role in event.spec.roles)
+                return f"{self._job(position)} is submitted to {event.spec.queue}: {roles}"
+            case JobCancelRequested():
+                return f"{self._job(event.job)} is cancelled by its client"
+            case QueueConfigured():
+                return f"queue {event.spec.name} is configured"
+            case ClusterConfigured():
+                return f"cluster {event.spec.name} is configured"
+            case NodeObserved() if len(self._stage.story.nodes) <= 20:
+                return f"node {event.node} is {event.state.value}"
+            case LeaseGranted():
+                return f"{self._job(event.job)} is placed on {_nodes([m.node for m in event.members])}"
+            case LeaseRevoked():
+                return f"{self._job(_job_of(event.lease))} is told to stop: {event.cause}"
+            case LeaseObserved():
+                return f"{self._job(_job_of(event.lease))} is seen {event.phase.value}"
+            case _:
+                return self._decision(event)
+
+    def _decision(self, event: Event) -> str:
+        match event:
+            case JobRefused():
+                return f"{self._job(event.job)} is refused: {Reason(event.reason).slug}: {event.detail}"
+            case JobRequeued():
+                return f"{self._job(event.job)} waits again: {event.cause}"
+            case JobEnded():
+                return f"{self._job(event.job)} is over: {event.outcome}"
+            case JobsWaiting():
+                short = ", ".join(f"{said(res, units)} {res} short" for res, units in event.short.items())
+                also = f" and {event.count - 1} alike" if event.count > 1 else ""
+                return f"{self._job(event.head)}{also} wait: {Reason(event.reason).slug} {short}".rstrip()
+            case CapacityRequested():
+                return (
+                    f"{event.nodes} of {event.cluster}/{event.offer} are asked for, for {self._job(event.for_job)}, "
+                    f"until {clock(event.deadline_ms)}, promising ${event.promised_micro_usd / 1_000_000:.2f}"
+                )
+            case CapacityObserved():
+                return f"rent {event.request} is seen {event.phase.value}"
+            case CapacityReleased():
+                return f"rent {event.request} is given back: {event.cause}"
+            case _:
+                return "" if event.TYPE in _UNTOLD else f"{event.TYPE} {event.model_dump_json(exclude_defaults=True)}"
+
+
+_UNTOLD = ("ticked/1", "cycle_decided/1", "policy_activated/1", "budget_configured/1", "node_observed/1")
+
+
+def _job_of(lease: str) -> int:
+    return int(lease[1 : lease.index(".")])
+
+
+def _group(name: str) -> str:
+    return re.sub(r"-\d+$", "", name)
+
+
+def _nodes(names: list[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    return (
+        ", ".join(distinct) if len(distinct) <= 6 else f"{', '.join(distinct[:3])} and {len(distinct) - 3} more nodes"
+    )
+
+
+def _with_shorts(text: object) -> object:
+    if not isinstance(text, dict) or "short" not in text:
+        return text
+    return {**text, "short": {res: said(res, amount(res, units)) for res, units in as_map(text["short"]).items()}}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_shown(one)}" for key, one in value.items()) or "nothing"
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in value) or "nobody"
+    return str(value)
