@@ -7,6 +7,7 @@ left in its window. Rules say who may leave home, when, at which cost, and which
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,11 +60,22 @@ class _Choice:
 
 
 class Burst:
-    """The burst step of one cycle. ``requested`` collects its decisions; ``offset`` numbers them within the cycle."""
+    """The burst step of one cycle. ``requested`` collects its decisions; ``offset`` numbers them within the cycle.
+
+    Nothing is rented for jobs to which room at home is promised, nor for those that give up in this very cycle.
+    """
 
     def __init__(
-        self, state: State, rules: Rules, agenda: Agenda, draft: Draft, watch: Watch | None, offset: int
+        self,
+        state: State,
+        rules: Rules,
+        agenda: Agenda,
+        draft: Draft,
+        watch: Watch | None,
+        offset: int,
+        promised_room: Container[int],
     ) -> None:
+        self._promised_room = promised_room
         self._state = state
         self._rules = rules
         self._agenda = agenda
@@ -98,8 +110,9 @@ class Burst:
         if refusal.reason not in _CURABLE:
             return refusal
         queue_facts = self._draft.queue_facts(group.queue, 0)
+        now_ms = self._state.now_ms
         for entry in group.live():
-            if entry.id in self._draft.gone:
+            if entry.id in self._draft.gone or entry.id in self._promised_room or entry.job.gives_up_by(now_ms):
                 continue
             if self._questions >= MAX_QUESTIONS:
                 break

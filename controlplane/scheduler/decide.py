@@ -418,7 +418,7 @@ class _Cycle:
         """Whether others are evicted for the job, and its place is promised to it."""
         if not self._rules.may_preempt or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.QUOTA):
             return False
-        if job.recorded_reason == Reason.PROVISIONING:
+        if job.recorded_reason == Reason.PROVISIONING or job.gives_up_by(self._state.now_ms):
             return False
         self._ask_again(self._state.now_ms + REASK_MS)
         if not (self._is_search_round or job.recorded_reason == 0) or self._searches >= MAX_SEARCHES:
@@ -454,7 +454,7 @@ class _Cycle:
     def _reserve(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], refusal: Refusal) -> None:
         if not self._rules.may_reserve or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.RESERVED):
             return
-        if job.recorded_reason == Reason.PROVISIONING:
+        if job.recorded_reason == Reason.PROVISIONING or job.gives_up_by(self._state.now_ms):
             return
         answer = self._rules.reserve(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
         if answer.fault is not None:
@@ -576,7 +576,9 @@ class _Cycle:
 
     def burst(self) -> None:
         """Ask offers for what still waits."""
-        burst = Burst(self._state, self._rules, self._agenda, self._draft, self.watch, len(self._decisions))
+        burst = Burst(
+            self._state, self._rules, self._agenda, self._draft, self.watch, len(self._decisions), self._promised
+        )
         if not burst.has_offers():
             return
         self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]
@@ -612,7 +614,7 @@ class _Cycle:
             if expiry > state.now_ms:
                 break
             job = state.jobs.get(id_)
-            if job is None or job.attempts > 0 or job.lease is not None or id_ in self._draft.gone:
+            if job is None or not job.gives_up_by(state.now_ms) or job.lease is not None or id_ in self._draft.gone:
                 continue
             if reasons is None:
                 reasons = dict(self._refused)
@@ -637,8 +639,9 @@ class _Cycle:
                 waiting = [job for job in waiting if job.id not in self._renting]
                 self._record_part(group, renting, Refusal(Reason.PROVISIONING))
             self._record_part(group, waiting, refusal)
-        if self._promised:
-            self._waiting[Reason.ROOM_PROMISED.slug] = len(self._promised)
+        promised = sum(1 for id_ in sorted(self._promised) if id_ not in self._draft.gone)
+        if promised:
+            self._waiting[Reason.ROOM_PROMISED.slug] = promised
         if self._requeued:
             self._waiting["requeued"] = self._requeued
 

@@ -83,8 +83,11 @@ class TypicalJobs:
         """A job was submitted; says whether the distribution was taken anew."""
         counts = self.counts
         for shape, count in members:
-            if shape in counts or len(counts) < SHAPES_KEPT:
-                counts[shape] = counts.get(shape, 0) + count
+            known = counts.get(shape)
+            if known is not None:
+                counts[shape] = known + count
+            elif len(counts) < SHAPES_KEPT:
+                counts[shape] = count
         self.seen += 1
         if self.is_configured or self.seen < FIRST_TAKEN or self.seen & (self.seen - 1):
             return False

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from controlplane.domain.mig import gpu_of, start_of
-from controlplane.domain.quantities import MILLI, memory_milli
+from controlplane.domain.quantities import MAX_GPUS_PER_NODE, MILLI, memory_milli
 from controlplane.scheduler import mig
 from controlplane.scheduler.facts import AfterFacts, ClusterFacts, NodeFacts
 from controlplane.scheduler.fragmentation import Meter, TypicalJobs
@@ -225,22 +225,22 @@ def _facts(
     gpu_free: Sequence[int],
     slices: tuple[int, ...],
 ) -> _N:
-    return record(
-        cluster=build.cluster,
-        flavor=build.flavor,
-        gpu_model=build.gpu_model,
-        labels=labels,
-        cpu_milli=build.cpu_milli,
-        memory_bytes=build.memory_bytes,
-        gpus=build.gpus,
-        cpu_free_milli=cpu,
-        memory_free_bytes=memory,
-        gpu_free_milli=sum(gpu_free),
-        gpus_free=gpu_free.count(MILLI),
-        gpu_free_largest_milli=max(gpu_free, default=0),
-        gpu_memory_bytes=build.gpu_memory_bytes,
-        mig_gpus=build.mig_gpus,
-        mig_placements=_placements(build, gpu_free, slices) if slices else 0,
+    return record(  # by position: several for each placement
+        build.cluster,
+        build.flavor,
+        build.gpu_model,
+        labels,
+        build.cpu_milli,
+        build.memory_bytes,
+        build.gpus,
+        cpu,
+        memory,
+        sum(gpu_free),
+        gpu_free.count(MILLI),
+        max(gpu_free) if gpu_free else 0,
+        build.gpu_memory_bytes,
+        build.mig_gpus,
+        _placements(build, gpu_free, slices) if slices else 0,
     )
 
 
@@ -255,15 +255,15 @@ def _placements(build: Build, gpu_free: Sequence[int], slices: tuple[int, ...]) 
 
 def _gpus_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) -> tuple[list[int], tuple[int, ...]]:
     gpu_free = list(kind.gpu_free)
-    milli = gpu_milli_on(kind.build, amounts)
+    milli = sign * (gpu_milli_on(kind.build, amounts) if amounts.gpu_memory_bytes else amounts.gpu_milli)
     if not kind.slices:
         for index in gpus:
-            gpu_free[index] += sign * milli
+            gpu_free[index if index < MAX_GPUS_PER_NODE else gpu_of(index)] += milli
         return gpu_free, ()
     slices = list(kind.slices)
     for spot in gpus:
         index = gpu_of(spot)
-        gpu_free[index] += sign * milli
+        gpu_free[index] += milli
         slices[index] ^= _taken(kind.build, amounts, spot)
     return gpu_free, tuple(slices)
 

@@ -39,8 +39,9 @@ def best_start(geometry: str, profile: str, occupied: int) -> int:
 
 @cache
 def mask_of(geometry: str, profile: str, start: int) -> int:
-    """The slices of one instance. The profile must be one of the geometry's."""
-    return BY_NAME[geometry].by_name[profile].mask(start)
+    """The slices of one instance; none of a profile that the GPU does not have (its node has changed under it)."""
+    found = BY_NAME[geometry].by_name.get(profile)
+    return found.mask(start) if found is not None else 0
 
 
 @cache

@@ -46,6 +46,8 @@ class Reservations:
         self._draft = draft
         self._packer = packer
         self._occupants: list[Occupant] | None = None
+        self._newcomers: list[Occupant] = []
+        """Gangs placed in this cycle before anybody asked who leaves when."""
         self._keeps_books = True
         """Whether packing looks at quota by flavor, so that the books must follow."""
         self.made: list[Reserved] = []
@@ -55,7 +57,10 @@ class Reservations:
         at = tuple((seat.row, seat.need.ask, seat.gpus, seat.flavor) for seat in seats)
         end_ms = None if estimate_ms is None else self._state.now_ms + estimate_ms
         newcomer = Occupant(queue, at, end_ms)
-        insort(self._by_end(), newcomer, key=_leaving)
+        if self._occupants is None:
+            self._newcomers.append(newcomer)
+        else:
+            insort(self._occupants, newcomer, key=_leaving)
 
     def mask(self, job: Job, mask: Mask | None) -> Mask | None:
         """Rows that are not kept from the job by a reservation of a job that was tried before it."""
@@ -143,6 +148,7 @@ class Reservations:
                 occupant = self._agenda.occupant(self._state, lease)
                 occupant.end_ms = self._end_ms(lease.granted_ms, lease.job)
                 self._occupants.append(occupant)
+            self._occupants.extend(self._newcomers)
             self._occupants.sort(key=_leaving)
         return self._occupants
 

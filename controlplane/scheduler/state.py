@@ -124,6 +124,11 @@ class Job:
     recorded_reason: int = 0
     """The reason last recorded while it was the first of its group; 0 for none."""
 
+    def gives_up_by(self, now_ms: int) -> bool:
+        """Whether its time to wait for a first start is over at that instant: then it has its last try."""
+        limit_ms = self.cls.spec.wait_limit_ms
+        return limit_ms is not None and self.attempts == 0 and self.submitted_ms + limit_ms <= now_ms
+
     def facts(self) -> JobFacts:
         """What rules see of this very job."""
         like = self.cls.facts
