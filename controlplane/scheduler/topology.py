@@ -251,6 +251,10 @@ def _quotient(need: Need, kind: Kind) -> int | None:
     return least
 
 
+COUNTS_KEPT = 1_024
+"""Roles of which slots are remembered; beyond that all are counted anew. What is decided does not depend on it."""
+
+
 class Domains:
     """The tree of the present nodes with what is remembered about slots. Derived: the agenda drops it when the set of
     nodes or the table of kinds changes."""
@@ -267,6 +271,8 @@ class Domains:
         """What every domain has for members of a role; rows outside the mask hold nothing."""
         count = self._counts.get(need)
         if count is None:
+            if len(self._counts) >= COUNTS_KEPT:
+                self._counts.clear()
             count = self._counts[need] = SlotCount(need, self._kinds, self._is_steady)
         slots = count.of(column)
         return Room(self.tree, slots if mask is None else np.where(mask, slots, 0))
