@@ -38,7 +38,7 @@ run: setup
 	@.venv/bin/tidegate simulate $(WORLD) --log $(DAY)
 
 test: setup
-	$(PY) -m pytest -m "not bench" --hypothesis-profile=ci
+	$(PY) -m pytest -m "not bench" --hypothesis-profile=ci -n 2 --dist loadfile
 
 # Parts of their own, so that `make -k check` names every fault at once.
 check: check-format check-lint check-types check-floors check-tests
@@ -56,7 +56,7 @@ check-floors: setup
 	@.venv/bin/lint-imports --no-logo --cache-dir .cache/imports
 
 check-tests: setup
-	@$(PY) -m pytest -q -m "$(FAST)" --hypothesis-profile=fast --durations=5 --durations-min=1
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "$(FAST)" --hypothesis-profile=fast --durations=5 --durations-min=1
 
 bench: setup
 	@mkdir -p out/bench
