@@ -1,6 +1,7 @@
 """A log of a million events, made by the runtime itself: a full cluster on which jobs come and go.
 
-It is made once (a minute or two) and kept; a log that another core version made is made anew.
+It is made once (a minute or two) and kept; one that another core version made, or a build whose snapshots this one
+cannot read, is made anew.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from controlplane.domain.version import CORE
 from controlplane.eventlog import open_log
 from controlplane.intake import openb
 from controlplane.policy.bundle import load_bundle, read_bundle_folder
-from controlplane.runtime.plane import ControlPlane, Recorded
+from controlplane.runtime.plane import ControlPlane, Recorded, restored
 from tests.benchmarks.core_alone import CLUSTER, openb_nodes, submissions_of
 from tests.benchmarks.machine import ROOT
 
@@ -40,7 +41,9 @@ def long_log(data: Path, folder: Path) -> Path:
     """The log's path, made if it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"million-{CORE}.db"
-    if not path.exists():
+    if not _is_usable(path):
+        for left in folder.glob(f"{path.name}*"):
+            left.unlink()
         draft = folder / f".{path.name}.{os.getpid()}.db"
         try:
             _write(data, draft)
@@ -49,6 +52,13 @@ def long_log(data: Path, folder: Path) -> Path:
             for left in folder.glob(f"{draft.name}*"):
                 left.unlink()
     return path
+
+
+def _is_usable(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with open_log(str(path), create=False, read_only=True) as log:
+        return restored(log)[1].position > 0
 
 
 def _write(data: Path, path: Path) -> None:

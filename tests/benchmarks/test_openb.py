@@ -20,9 +20,9 @@ from tests.benchmarks.bench_openb import (
 )
 from tests.benchmarks.machine import keep, machine_sentence
 
-FEW = {"best-fit": 4, "random": 1}
+FEW = {"best-fit": 2, "random": 2, "fragmentation-descent": 1}
 """Seeds in every test run. A seed gives the same figure each time, so few seeds cannot make the test flaky, only blunt:
-single seeds lie up to 0.9 points from their mean, means of four up to 0.4."""
+over ten seeds the standard deviation is 0.24 for best fit and 0.47 for random."""
 
 
 @pytest.mark.slow
