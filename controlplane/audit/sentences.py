@@ -9,10 +9,11 @@ from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
 from controlplane.domain.topology import Level
-from controlplane.scheduler.verdicts import QuotaStanding, RoleStanding, Watch
+from controlplane.scheduler.verdicts import Hold, QuotaStanding, RoleStanding, Watch
 
 _MEANING = {
     Reason.RULE_FAILED: "a rule erred, and the decision failed closed",
+    Reason.REFUSED_BY_POLICY: "the admission rules refused it",
     Reason.UNKNOWN_QUEUE: "there is no such queue",
     Reason.EXCEEDS_QUOTA_CEILING: "it asks for more than its queue could ever use, lent capacity included: it can never run",
     Reason.NO_NODE_OF_MODEL: "no node has a GPU of a model that it accepts",
@@ -24,10 +25,13 @@ _MEANING = {
     Reason.QUOTA: "its queue's quota is used up, borrowing included",
     Reason.BUDGET: "it may burst, but no budget is left in this window",
     Reason.TOPOLOGY: "what is free holds the whole gang, but not within one domain of a level that it requires",
+    Reason.RESERVED: "room is free, but it is kept for a job that goes first and that this one would delay",
+    Reason.ROOM_PROMISED: "room is promised to it and held until what stands in the way has ended",
     Reason.CAPACITY: "it is entitled to run, but what is free does not hold the whole gang",
     Reason.PROVISIONING: "cloud capacity was asked for and is on its way",
 }
 LEVEL_NAMES = {level: "NVLink domain" if level is Level.NVLINK else level.value for level in Level}
+NAMED_NODES = 8
 _CAUSES = {
     "not_eligible": "refused by the eligibility rules",
     "wrong_model": "of another GPU model",
@@ -53,16 +57,24 @@ def tell(watch: Watch) -> list[str]:
         lines.append(f"Reason {watch.refusal.reason.slug}: {_MEANING[watch.refusal.reason]}{short}{rule}.")
     else:
         lines.append("The cycle was not asked about it: it did not wait then.")
-    lines.extend(_quota(quota) for quota in watch.quotas)
-    lines.extend(_role(role) for role in watch.roles)
+    if not watch.is_granted:
+        # After a placement these would tell what is left for another such job.
+        lines.extend(_quota(quota) for quota in watch.quotas)
+        lines.extend(_role(role) for role in watch.roles)
     if watch.topology is not None and not watch.is_granted:
         lines.append(_topology(watch.topology))
     if watch.ahead:
         named = ", ".join(job_label(JobId(id_)) for id_ in watch.first_ahead)
-        lines.append(f"In its queue {watch.ahead} waiting jobs are ahead: {named}{', ...' if watch.ahead > 10 else ''}.")
+        lines.append(
+            f"In its queue {watch.ahead} waiting jobs are ahead: {named}{', ...' if watch.ahead > 10 else ''}."
+        )
     for level in watch.queues:
         order = ", ".join(f"{s.queue} (share {s.share_ppb / 1e7:.2f}%, {s.pending} waiting)" for s in level)
         lines.append(f"Order of queues: {order}.")
+    for hold in watch.reservations:
+        lines.append(_hold(hold, watch.job))
+    if watch.waits_for:
+        lines.append(f"Its place is free once these leases have ended: {', '.join(watch.waits_for)}.")
     if watch.served_by is not None:
         lines.append(f"Capacity request {watch.served_by} is under way for it.")
     for offer in watch.offers:
@@ -72,6 +84,13 @@ def tell(watch: Watch) -> list[str]:
     if change:
         lines.append(f"Smallest change that would have let it run: {change}.")
     return lines
+
+
+def _hold(hold: Hold, job: int) -> str:
+    whose = "Its own start is reserved" if hold.job == job else f"A start of {job_label(JobId(hold.job))} is reserved"
+    when = "as soon as they have drained" if hold.start_ms is None else f"at {duration(hold.start_ms)}"
+    nodes = ", ".join(hold.nodes[:NAMED_NODES]) + (", ..." if len(hold.nodes) > NAMED_NODES else "")
+    return f"{whose} on {nodes}, {when}."
 
 
 def smallest_change(watch: Watch) -> str:
@@ -96,6 +115,8 @@ def smallest_change(watch: Watch) -> str:
             return f"a larger {_level(watch)}, a smaller gang, or a wider level to require"
         case Reason.TOPOLOGY:
             return _nearer(watch)
+        case Reason.RESERVED:
+            return "an estimate that ends before the reserved start, or nodes that are not reserved"
         case Reason.NOT_ELIGIBLE:
             return "an eligibility rule that lets it onto one of these nodes"
         case Reason.CAPACITY | Reason.BUDGET:
@@ -142,7 +163,9 @@ def _topology(short: TopologyShort) -> str:
 def _quota(quota: QuotaStanding) -> str:
     flavor = "" if quota.flavor == "any" else f" of {quota.flavor}"
     asked, left = amount(quota.resource, quota.asked), amount(quota.resource, quota.available)
-    return f"Quota: it asks {asked}{flavor}; {left} are available, {amount(quota.resource, quota.ceiling)} at most ever."
+    return (
+        f"Quota: it asks {asked}{flavor}; {left} are available, {amount(quota.resource, quota.ceiling)} at most ever."
+    )
 
 
 def _role(role: RoleStanding) -> str:

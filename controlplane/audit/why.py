@@ -232,7 +232,13 @@ def _watch_dict(watch: Watch | None) -> dict[str, object]:
             for level in watch.queues
         ],
         "quotas": [
-            {"flavor": q.flavor, "resource": q.resource, "asked": q.asked, "available": q.available, "ceiling": q.ceiling}
+            {
+                "flavor": q.flavor,
+                "resource": q.resource,
+                "asked": q.asked,
+                "available": q.available,
+                "ceiling": q.ceiling,
+            }
             for q in watch.quotas
         ],
         "roles": [
@@ -247,5 +253,9 @@ def _watch_dict(watch: Watch | None) -> dict[str, object]:
             for role in watch.roles
         ],
         "offers": [{"offer": o.offer, "answer": o.answer, "rule": o.rule} for o in watch.offers],
+        "reservations": [
+            {"job": job_label(JobId(h.job)), "start_ms": h.start_ms, "nodes": list(h.nodes)} for h in watch.reservations
+        ],
+        "waits_for": list(watch.waits_for),
         "served_by": watch.served_by,
     }

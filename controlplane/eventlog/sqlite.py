@@ -6,6 +6,7 @@ on a full disk or after a crash. Write-ahead log with full synchronisation: an a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -95,7 +96,9 @@ def _make(path: Path) -> None:
     except OSError as error:
         raise _system_fault(path, error) from error
     finally:
-        _remove(draft)
+        # Where nothing can be removed, nothing was made, and the fault that is on its way says why.
+        with contextlib.suppress(OSError):
+            _remove(draft)
 
 
 def _fill(draft: Path, path: Path) -> None:

@@ -63,7 +63,7 @@ from controlplane.scheduler.quota import QueueNode, available, available_nominal
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
-from controlplane.scheduler.verdicts import Refusal, Watch
+from controlplane.scheduler.verdicts import Hold, Refusal, Watch
 
 SEARCH_EVERY_MS = 30_000
 """Who was told that nobody can be evicted for it, and who holds a reservation, is looked at again after this; who is
@@ -680,6 +680,17 @@ class _Cycle:
         self.watch.refusal = next((refusal for of, refusal in self._refused if of is group), None)
         granted = (d.event for d in self._decisions if isinstance(d.event, LeaseGranted))
         self.watch.is_granted = any(event.job == job.id for event in granted)
+        names = self._agenda.names
+        self.watch.reservations = [
+            Hold(reserved.job, reserved.start_ms, tuple(names[row] for row in reserved.rows))
+            for reserved in self._reservations.made
+        ]
+        promises = (d.event for d in self._decisions if isinstance(d.event, RoomPromised))
+        made = {event.job: event.victims for event in promises}
+        known = self._state.promises.get(job.id)
+        self.watch.waits_for = made.get(job.id, known.victims if known is not None else ())
+        if job.id in self._promised:
+            self.watch.refusal = Refusal(Reason.ROOM_PROMISED)
         fill_in(self.watch, self._state, self._agenda, self._draft, job, self._order)
 
     def close(self) -> tuple[Decision, ...]:

@@ -29,9 +29,11 @@ from controlplane.domain.events import (
     JobSubmitted,
     JobsWaiting,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
     LeasePhase,
     LeaseRevoked,
+    LeaseShrunk,
     Member,
     NodeObserved,
     PolicyActivated,
@@ -172,6 +174,8 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     job.lease = lease.id
     job.attempts = event.attempt
     state.leases[lease.id] = lease
+    if job.cls.is_elastic:
+        state.elastic[lease.id] = lease
     if state.promises.pop(job.id, None) is not None or state.reservations.pop(job.id, None) is not None:
         state.freed += 1
     state.counts.placements += 1
@@ -244,6 +248,9 @@ def _lease_observed(state: State, event: LeaseObserved) -> None:
         if lease.job.phase is Phase.PLACED:
             lease.job.phase = Phase.RUNNING
         return
+    if event.phase is LeasePhase.RESIZED:
+        _lease_resized(state, lease, event)
+        return
     _release(state, lease, event.observed_ms)
     _lease_over(state, lease, event)
 
@@ -259,6 +266,8 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
     job.phase = Phase.RETURNED
     job.lease = None
     job.cause = lease.revoked or event.phase.value
+    if job.cause == LeasePhase.ENDED and any(seat.leaving for seat in lease.seats):
+        job.cause = EVICTED[0]  # a cluster that could not take members out of it stopped it as a whole
     if job.cause in EVICTED:
         job.evicted += 1
         job.evictions = [*job.evictions, event.observed_ms][-EVICTIONS_KEPT:]
@@ -269,30 +278,95 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
 
 def _release(state: State, lease: Lease, at_ms: int) -> None:
     del state.leases[lease.id]
+    state.elastic.pop(lease.id, None)
     if state.stranded:
         state.stranded = [other for other in state.stranded if other is not lease]
     queue = _queue(state, lease.job)
     for up in queue.path:
         state.running[up.index] -= 1
     for seat in lease.seats:
-        _use(state, queue, seat.flavor, seat.ask, -1)
-        node = state.nodes.get(seat.node)
-        if node is None:
-            continue
-        node.leases.pop(lease.id, None)
-        if node.state is not NodeState.LOST:
-            _set_kind(state, node, state.kinds.give_back(node.kind, seat.ask.amounts, seat.gpus))
-        elif not node.leases:
-            del state.nodes[node.name]
+        _stand_up(state, queue, lease, seat)
     state.freed += 1
     _count_rented(state, lease, -1, at_ms)
+
+
+def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
+    """Give back what one member took. The lease no longer counts as being on the node."""
+    _use(state, queue, seat.flavor, seat.ask, -1)
+    node = state.nodes.get(seat.node)
+    if node is None:
+        return
+    node.leases.pop(lease.id, None)
+    if node.state is not NodeState.LOST:
+        _set_kind(state, node, state.kinds.give_back(node.kind, seat.ask.amounts, seat.gpus))
+    elif not node.leases:
+        del state.nodes[node.name]
+
+
+# --- gangs whose members change --------------------------------------------------------------------------------------
+
+
+def _lease_grown(state: State, event: LeaseGrown) -> None:
+    lease = state.leases[event.lease]
+    seats = tuple(replace(seat, since=event.revision) for seat in _seats(state, lease.job, event.members))
+    lease.revision = event.revision
+    lease.seats += seats
+    for seat in seats:
+        _sit(state, lease, seat)
+
+
+def _lease_shrunk(state: State, event: LeaseShrunk) -> None:
+    lease = state.leases[event.lease]
+    lease.revision = event.revision
+    leaving = {(member.role, member.ordinal) for member in event.members}
+    lease.seats = tuple(
+        replace(seat, leaving=event.revision) if (seat.role, seat.ordinal) in leaving else seat for seat in lease.seats
+    )
+
+
+def _lease_resized(state: State, lease: Lease, event: LeaseObserved) -> None:
+    """Whoever was wanted up to the reported revision and is not there holds no room any more. That a gang goes on with
+    fewer members than it needs is nothing that an agent may say, and is passed over."""
+    there = {(member.role, member.ordinal) for member in event.members}
+    gone = [seat for seat in lease.seats if seat.since <= event.revision and (seat.role, seat.ordinal) not in there]
+    spare = {ask.role.name: -ask.role.count for ask in lease.job.cls.asks}
+    for seat in lease.staying():
+        spare[seat.role] += 1
+    out: list[Seat] = []
+    for seat in reversed(gone):
+        if not seat.leaving:
+            if spare[seat.role] <= 0:
+                continue
+            spare[seat.role] -= 1
+            lease.is_rigid = True
+        out.append(seat)
+    if out:
+        _let_go(state, lease, out, event.observed_ms)
+
+
+def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
+    lease.seats = tuple(seat for seat in lease.seats if not any(seat is other for other in out))
+    queue = _queue(state, lease.job)
+    for seat in out:
+        _stand_up(state, queue, lease, seat)
+    for name in {seat.node: None for seat in lease.seats}:
+        if name in state.nodes:
+            state.nodes[name].leases[lease.id] = lease
+    rented = {state.nodes[seat.node].request for seat in lease.seats if seat.node in state.nodes}
+    requests = tuple(name for name in lease.requests if name in rented)
+    left = [name for name in lease.requests if name not in rented]
+    lease.requests = tuple(left)
+    _count_rented(state, lease, -1, at_ms)
+    lease.requests = requests
+    state.freed += 1
 
 
 def _room_promised(state: State, event: RoomPromised) -> None:
     job = state.jobs[event.job]
     seats = _seats(state, job, event.members)
     job.recorded_reason = Reason.ROOM_PROMISED
-    state.promises[event.job] = Promise(event.job, event.cluster, seats, event.victims, event.rule)
+    shrinks = tuple((awaited.lease, awaited.revision) for awaited in event.shrinks)
+    state.promises[event.job] = Promise(event.job, event.cluster, seats, event.victims, event.rule, shrinks)
 
 
 def _promise_released(state: State, event: PromiseReleased) -> None:
@@ -589,6 +663,8 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     Ticked: _ticked,
     JobRefused: _job_refused,
     LeaseGranted: _lease_granted,
+    LeaseGrown: _lease_grown,
+    LeaseShrunk: _lease_shrunk,
     LeaseRevoked: _lease_revoked,
     RoomPromised: _room_promised,
     PromiseReleased: _promise_released,

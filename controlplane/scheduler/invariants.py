@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controlplane.domain.clusters import NodeState
-from controlplane.domain.events import CapacityRequested, Event, LeaseGranted
+from controlplane.domain.events import CapacityRequested, Event, LeaseGranted, LeaseGrown, LeaseShrunk
 from controlplane.domain.mig import GEOMETRIES, gpu_of, start_of
 from controlplane.domain.quantities import MILLI
 from controlplane.domain.queues import ANY_FLAVOR
@@ -26,7 +26,7 @@ class InvariantBroken(AssertionError):
 def check_touched(state: State, events: Iterable[Event]) -> None:
     """Check the nodes, gangs, quotas and budgets that these decisions changed."""
     for event in events:
-        if isinstance(event, LeaseGranted):
+        if isinstance(event, LeaseGranted | LeaseGrown | LeaseShrunk):
             lease = state.leases[event.lease]
             _check_gang(lease)
             for name in {seat.node: None for seat in lease.seats}:
@@ -92,9 +92,16 @@ def _take_slices(node: Node, slices: list[int], spot: int, seat: Seat) -> None:
 
 
 def _check_gang(lease: Lease) -> None:
+    """Each member once, none beyond the most, and never fewer than the gang needs, those who leave not counted."""
+    cls = lease.job.cls
     seats = [(seat.role, seat.ordinal) for seat in lease.seats]
-    members = [(ask.role.name, ordinal) for ask in lease.job.cls.asks for ordinal in range(ask.role.count)]
-    _demand(sorted(seats) == sorted(members), f"lease {lease.id} seats {len(seats)} of {len(members)} members")
+    _demand(len(set(seats)) == len(seats), f"lease {lease.id} seats a member twice")
+    in_bounds = all(0 <= ordinal < cls.most[role] for role, ordinal in seats)
+    _demand(in_bounds, f"lease {lease.id} seats a member beyond the most that its role may have")
+    staying = [seat.role for seat in lease.seats if not seat.leaving]
+    for ask in cls.asks:
+        there, needed = staying.count(ask.role.name), ask.role.count
+        _demand(there >= needed, f"lease {lease.id} seats {there} of the {needed} members {ask.role.name} that it needs")
     _demand(lease.job.lease == lease.id, f"job {lease.job.id} holds {lease.job.lease}, not {lease.id}")
 
 

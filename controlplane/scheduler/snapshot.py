@@ -63,7 +63,7 @@ def take(state: State) -> bytes:
         "jobs": [_job(job, classes[job.cls.index]) for job in state.jobs.values()],
         "leases": [_lease(lease) for lease in state.leases.values()],
         "promises": [
-            [promise.job, promise.cluster, _seats(promise.seats), promise.victims, promise.rule]
+            [promise.job, promise.cluster, _seats(promise.seats), promise.victims, promise.rule, promise.shrinks]
             for promise in state.promises.values()
         ],
         "reservations": [[r.job, r.start_ms, r.nodes, r.rule] for r in state.reservations.values()],
@@ -127,13 +127,16 @@ def _restore_jobs(state: State, plain: Plain) -> None:
     for row in plain["leases"]:
         lease = _restored_lease(state, row)
         state.leases[lease.id] = lease
+        if lease.job.cls.is_elastic:
+            state.elastic[lease.id] = lease
         for seat in lease.seats:
             node = state.nodes.get(seat.node)
             if node is not None:
                 node.leases[lease.id] = lease
-    for job_id, cluster, seats, victims, rule in plain["promises"]:
+    for job_id, cluster, seats, victims, rule, shrinks in plain["promises"]:
         sat = _restored_seats(state.jobs[job_id], seats)
-        state.promises[job_id] = Promise(job_id, cluster, sat, tuple(victims), rule)
+        awaited = tuple((name, revision) for name, revision in shrinks)
+        state.promises[job_id] = Promise(job_id, cluster, sat, tuple(victims), rule, awaited)
     for job_id, start_ms, nodes, rule in plain["reservations"]:
         state.reservations[job_id] = Reservation(job_id, start_ms, tuple(nodes), rule)
     state.searched_ms = plain["searched_ms"]
@@ -179,18 +182,32 @@ def _lease(lease: Lease) -> list[object]:
         lease.granted_ms,
         lease.is_running,
         lease.revoked,
+        lease.revision,
+        lease.is_rigid,
     ]
 
 
 def _seats(seats: tuple[Seat, ...]) -> list[list[object]]:
-    return [[seat.node, seat.role, seat.ordinal, seat.gpus, seat.flavor, seat.ask.amounts.gpu_milli] for seat in seats]
+    return [
+        [
+            seat.node,
+            seat.role,
+            seat.ordinal,
+            seat.gpus,
+            seat.flavor,
+            seat.ask.amounts.gpu_milli,
+            seat.since,
+            seat.leaving,
+        ]
+        for seat in seats
+    ]
 
 
 def _restored_seats(job: Job, seats: list[list[Any]]) -> tuple[Seat, ...]:
     asks = {ask.role.name: ask for ask in job.cls.asks}
     return tuple(
-        Seat(node, role, ordinal, asks[role].counting(milli), tuple(gpus), flavor)
-        for node, role, ordinal, gpus, flavor, milli in seats
+        Seat(node, role, ordinal, asks[role].counting(milli), tuple(gpus), flavor, since, leaving)
+        for node, role, ordinal, gpus, flavor, milli, since, leaving in seats
     )
 
 
@@ -205,10 +222,10 @@ def _restored_shapes(rows: list[Any]) -> tuple[tuple[Shape, int], ...]:
 
 
 def _restored_lease(state: State, row: list[Any]) -> Lease:
-    id_, job_id, attempt, cluster, seats, requests, granted_ms, is_running, revoked = row
+    id_, job_id, attempt, cluster, seats, requests, *rest = row
     job = state.jobs[job_id]
     sat = _restored_seats(job, seats)
-    return Lease(id_, job, attempt, cluster, sat, tuple(requests), granted_ms, is_running, revoked)
+    return Lease(id_, job, attempt, cluster, sat, tuple(requests), *rest)
 
 
 def _request(plain: Plain) -> Request:

@@ -97,6 +97,10 @@ class JobClass:
     """Of the first such job."""
     shapes: tuple[tuple[Shape, int], ...] = ()
     """The shapes of its members and how many there are of each, for the measure of fragmentation."""
+    most: dict[str, int] = field(default_factory=dict)
+    """By role: the most members. In ``asks``, ``resources`` and ``facts`` a role has as many as it has at least: an
+    elastic gang waits, and is placed, as its smallest self."""
+    is_elastic: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -164,6 +168,10 @@ class Seat:
     ask: Ask
     gpus: tuple[int, ...]
     flavor: str
+    since: int = 0
+    """The revision of the lease with which it came."""
+    leaving: int = 0
+    """The revision with which it was told to leave; 0 stays. It holds its room until the cluster says that it is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -181,6 +189,14 @@ class Lease:
     is_running: bool = False
     revoked: str | None = None
     """Why the plane no longer wants it."""
+    revision: int = 0
+    """How often its members have changed."""
+    is_rigid: bool = False
+    """Its cluster did not let it grow: it is not tried again."""
+
+    def staying(self) -> list[Seat]:
+        """The members that were not told to leave, in the order in which they came."""
+        return [seat for seat in self.seats if not seat.leaving]
 
 
 @dataclass(slots=True, eq=False)
@@ -206,6 +222,8 @@ class Promise:
     seats: tuple[Seat, ...]
     victims: tuple[str, ...]
     rule: str | None
+    shrinks: tuple[tuple[str, int], ...] = ()
+    """(lease, revision): members that leave for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -307,6 +325,8 @@ class State:
         """By resource, over all nodes that are not lost."""
         self.jobs: dict[int, Job] = {}
         self.leases: dict[str, Lease] = {}
+        self.elastic: dict[str, Lease] = {}
+        """Those of them whose number of members may change, in the same order."""
         self.requests: dict[str, Request] = {}
         self.promises: dict[int, Promise] = {}
         """By job, in the order in which they were made."""
@@ -359,10 +379,14 @@ class State:
         key = (spec.queue, spec.user, spec.priority, roles, labels, *limits)
         found = self.classes.get(key)
         if found is None:
-            asks = tuple(self.ask_of(role, spec.topology) for role in spec.roles)
+            firm = tuple(_firm(role) for role in spec.roles)
+            asks = tuple(self.ask_of(role, spec.topology) for role in firm)
             self.classes_made += 1
             shapes = tuple((shape_of(role), role.count) for role in spec.roles)
-            found = JobClass(self.classes_made, spec, asks, _gang(asks), _facts(spec, submitted_ms), shapes)
+            facts = _facts(spec, firm, submitted_ms)
+            found = JobClass(self.classes_made, spec, asks, _gang(asks), facts, shapes)
+            found.most = {role.name: role.count for role in spec.roles}
+            found.is_elastic = any(role.least < role.count for role in spec.roles)
             self.classes[key] = found
         return found
 
@@ -401,6 +425,7 @@ def _role_key(role: Role) -> tuple[object, ...]:
     return (
         role.name,
         role.count,
+        role.min_count,
         role.cpu_milli,
         role.memory_bytes,
         role.gpus,
@@ -413,6 +438,11 @@ def _role_key(role: Role) -> tuple[object, ...]:
         role.mig_profile,
         tuple(sorted(role.throughput_ppm.items())) if role.throughput_ppm else (),
     )
+
+
+def _firm(role: Role) -> Role:
+    """The role without what may be missing."""
+    return role if role.min_count is None else role.model_copy(update={"count": role.least, "min_count": None})
 
 
 def _new_ask(role: Role, gang: TopologyRequest | None, kinds: KindTable) -> Ask:
@@ -462,7 +492,7 @@ def _gang(asks: tuple[Ask, ...]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(total.items()))
 
 
-def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
+def _facts(spec: JobSpec, roles: tuple[Role, ...], submitted_ms: int) -> JobFacts:
     return JobFacts(
         id="",
         name=spec.name,
@@ -470,10 +500,10 @@ def _facts(spec: JobSpec, submitted_ms: int) -> JobFacts:
         user=spec.user,
         priority=spec.priority,
         labels=dict(sorted(spec.labels.items())),
-        members=spec.members,
-        gpus_milli=sum(role.count * role.gpus * role.gpu_milli_least for role in spec.roles),
-        cpu_milli=sum(role.count * role.cpu_milli for role in spec.roles),
-        memory_bytes=sum(role.count * role.memory_bytes for role in spec.roles),
+        members=sum(role.count for role in roles),
+        gpus_milli=sum(role.count * role.gpus * role.gpu_milli_least for role in roles),
+        cpu_milli=sum(role.count * role.cpu_milli for role in roles),
+        memory_bytes=sum(role.count * role.memory_bytes for role in roles),
         gpu_models=tuple(sorted({model for role in spec.roles for model in role.gpu_models})),
         submitted_ms=submitted_ms,
         attempts=0,

@@ -66,6 +66,15 @@ class RoleStanding:
     lacks: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A reservation: the job that it is for, its start (``None``: when the nodes have drained) and its nodes."""
+
+    job: int
+    start_ms: int | None
+    nodes: tuple[str, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Watch:
     """The account of one watched job in one cycle."""
@@ -84,5 +93,9 @@ class Watch:
     offers: list[OfferVerdict] = field(default_factory=list)
     topology: TopologyShort | None = None
     """The best that one domain of a level that it requires has."""
+    reservations: list[Hold] = field(default_factory=list)
+    """Those of this cycle, in the order in which they were made."""
+    waits_for: tuple[str, ...] = ()
+    """Leases that must end before it gets the room that is promised to it."""
     served_by: str | None = None
     """The capacity request that is under way for it."""
