@@ -140,10 +140,19 @@ class LeasePhase(StrEnum):
     """The cluster would not launch it."""
     ENDED = "ended"
     """Stopped because the plane no longer wanted it."""
+    RESIZED = "resized"
+    """Its members are others than before: ``members`` are those that it still has room for."""
+
+
+class MemberName(Model):
+    """Which member of a gang."""
+
+    role: str
+    ordinal: int
 
 
 class LeaseObserved(Event):
-    """An agent reports on a lease. Only this makes a job running, finished or lost."""
+    """An agent reports on a lease. Only this makes a job running, finished or lost, or a member of it gone."""
 
     TYPE = "lease_observed/1"
     AUTHOR = Author.OBSERVED
@@ -153,6 +162,11 @@ class LeaseObserved(Event):
     observed_ms: Millis
     exit_code: int | None = None
     detail: Annotated[str, Field(max_length=1_024)] = ""
+    revision: int = 0
+    """For ``resized``: the last change of members that the cluster has carried out, or said no to."""
+    members: tuple[MemberName, ...] = ()
+    """For ``resized``: everyone there, those who are still being stopped included. Who was wanted up to ``revision``
+    and is not listed holds no room any more."""
 
 
 class CapacityPhase(StrEnum):
@@ -265,9 +279,48 @@ class LeaseRevoked(Event):
     """``file:line`` of the rule that made it a victim."""
 
 
+class LeaseGrown(Event):
+    """An elastic gang has more members from now on, beside those that it has."""
+
+    TYPE = "lease_grown/1"
+    AUTHOR = Author.DECIDED
+    lease: str
+    revision: int
+    """Counts the changes of the lease's members, from 1: they take effect in this order, whichever arrives first."""
+    members: tuple[Member, ...]
+    rule: str | None = None
+    """``file:line`` of the scoring rule that preferred the first member's node."""
+
+
+class LeaseShrunk(Event):
+    """An elastic gang is to go on with fewer members. Their room counts as free once the cluster says that they are
+    gone."""
+
+    TYPE = "lease_shrunk/1"
+    AUTHOR = Author.DECIDED
+    lease: str
+    revision: int
+    members: tuple[MemberName, ...]
+    """Those who leave."""
+    cause: str
+    """``preempted`` or ``reclaimed``, as for a revocation."""
+    for_job: int | None = None
+    """The job to which their room is promised."""
+    grace_ms: Millis | None = None
+    rule: str | None = None
+    """``file:line`` of the rule that made it a victim."""
+
+
+class ShrinkAwaited(Model):
+    """A shrinkage that a promise waits for."""
+
+    lease: str
+    revision: int
+
+
 class RoomPromised(Event):
-    """A job will have this placement as soon as the leases that stand in the way have ended. What of it is free, and
-    what becomes free of it, is held for the job until then."""
+    """A job will have this placement as soon as the leases that stand in the way have ended or shrunk. What of it is
+    free, and what becomes free of it, is held for the job until then."""
 
     TYPE = "room_promised/1"
     AUTHOR = Author.DECIDED
@@ -277,6 +330,7 @@ class RoomPromised(Event):
     victims: tuple[str, ...]
     rule: str | None = None
     """``file:line`` of the rule that let the job preempt."""
+    shrinks: tuple[ShrinkAwaited, ...] = ()
 
 
 class PromiseReleased(Event):
@@ -430,6 +484,8 @@ EVENTS: tuple[type[Event], ...] = (
     Ticked,
     JobRefused,
     LeaseGranted,
+    LeaseGrown,
+    LeaseShrunk,
     LeaseRevoked,
     RoomPromised,
     PromiseReleased,

@@ -30,6 +30,10 @@ class Role(Model):
 
     name: Name = "main"
     count: Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)] = 1
+    """The most."""
+    min_count: Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)] | None = None
+    """The least with which the gang starts and goes on; ``None`` is ``count``. Between the two it grows as room appears,
+    and shrinks before a gang is evicted."""
     cpu_milli: Amount = 0
     memory_bytes: Amount = 0
     gpus: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE, strict=True)] = 0
@@ -59,6 +63,12 @@ class Role(Model):
         return self
 
     @model_validator(mode="after")
+    def _least_and_most(self) -> Self:
+        if self.min_count is not None and self.min_count > self.count:
+            raise ValueError(f"min_count {self.min_count:,} is more than count {self.count:,}, which is the most")
+        return self
+
+    @model_validator(mode="after")
     def _one_way_to_share(self) -> Self:
         if self.gpu_memory_bytes and (self.gpus != 1 or self.gpu_milli != MILLI or self.mig_profile):
             raise ValueError("gpu_memory_bytes shares one GPU by memory: give gpus: 1, no gpu_milli, no mig_profile")
@@ -68,6 +78,11 @@ class Role(Model):
         if self.mig_profile and (self.gpus == 0 or self.gpu_milli != MILLI):
             raise ValueError("mig_profile needs the number of instances in gpus, and no gpu_milli")
         return self
+
+    @property
+    def least(self) -> int:
+        """Members without which the gang does not run."""
+        return self.count if self.min_count is None else self.min_count
 
     @property
     def gpu_milli_least(self) -> int:
@@ -124,5 +139,5 @@ class JobSpec(Model):
 
     @property
     def members(self) -> int:
-        """The size of the gang."""
+        """The size of the gang, at most."""
         return sum(role.count for role in self.roles)

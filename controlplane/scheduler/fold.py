@@ -167,7 +167,7 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     seats = _seats(state, job, event.members)
     rented = {state.nodes[seat.node].request for seat in seats}
     requests = tuple(sorted(name for name in rented if name is not None))
-    lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms)
+    lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms, number=state.position)
     if job.phase in (Phase.SUBMITTED, Phase.WAITING):
         _count_pending(state, job, -1)
     job.phase = Phase.PLACED
@@ -406,7 +406,8 @@ def _node_observed(state: State, event: NodeObserved) -> None:
             if seat.node == node.name and event.state is not NodeState.LOST:
                 node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
     if event.state is NodeState.LOST:
-        state.stranded.extend(lease for lease in node.leases.values() if lease.revoked is None)
+        stranded = (lease for lease in node.leases.values() if lease.revoked is None)
+        state.stranded.extend(sorted(stranded, key=lambda lease: lease.number))
         if not node.leases:
             del state.nodes[event.node]
     state.freed += 1

@@ -101,7 +101,7 @@ def _check_gang(lease: Lease) -> None:
     staying = [seat.role for seat in lease.seats if not seat.leaving]
     for ask in cls.asks:
         there, needed = staying.count(ask.role.name), ask.role.count
-        _demand(there >= needed, f"lease {lease.id} seats {there} of the {needed} members {ask.role.name} that it needs")
+        _demand(there >= needed, f"lease {lease.id} seats {there} of {needed} members that it needs")
     _demand(lease.job.lease == lease.id, f"job {lease.job.id} holds {lease.job.lease}, not {lease.id}")
 
 

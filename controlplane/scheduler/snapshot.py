@@ -183,6 +183,7 @@ def _lease(lease: Lease) -> list[object]:
         lease.is_running,
         lease.revoked,
         lease.revision,
+        lease.number,
         lease.is_rigid,
     ]
 

@@ -171,7 +171,8 @@ class Seat:
     since: int = 0
     """The revision of the lease with which it came."""
     leaving: int = 0
-    """The revision with which it was told to leave; 0 stays. It holds its room until the cluster says that it is gone."""
+    """The revision with which it was told to leave; 0 stays. It holds its room until the cluster says that it is
+    gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -191,6 +192,8 @@ class Lease:
     """Why the plane no longer wants it."""
     revision: int = 0
     """How often its members have changed."""
+    number: int = 0
+    """The position of its grant: leases are in this order."""
     is_rigid: bool = False
     """Its cluster did not let it grow: it is not tried again."""
 
