@@ -83,9 +83,7 @@ class Expectations:
             if word == "because":
                 continue
             if word not in self._words:
-                raise BadStory(
-                    f"{self._stage.story.path.name}: then: {word} is not known; use {', '.join(self._words)}"
-                )
+                raise BadStory(f"{self._stage.story.path.name}: then: {word} is not known; use {_listed(self._words)}")
             expected, found = self._words[word](given)
             if expected != found:
                 raise StoryWentOtherwise(self._told(moment, word, expected, found))
@@ -456,6 +454,10 @@ _UNTOLD = ("ticked/1", "cycle_decided/1", "policy_activated/1", "budget_configur
 
 def _job_of(lease: str) -> int:
     return int(lease[1 : lease.index(".")])
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
 
 
 def _group(name: str) -> str:

@@ -43,7 +43,7 @@ class Stage:
     """One story being played. ``told`` is everything in the log, as (instant, position, event)."""
 
     def __init__(self, story: Story, *, is_restarted: bool = False) -> None:
-        """``is_restarted``: the plane is killed and opened anew from its log after every single append."""
+        """``is_restarted``: the plane is killed and opened anew from its log after every other append."""
         self.story = story
         self._is_restarted = is_restarted
         self.log = MemoryLog()
@@ -57,6 +57,7 @@ class Stage:
         self._agents = [] if story.is_scripted else self._open_agents()
         self._outbox = Outbox(self._agents)
         self._reports: list[tuple[Event, str]] = []
+        self._appends = 0
         self._bundle = bundle_of(story.policy, story.params, story.rules)
 
     # --- the clock ---------------------------------------------------------------------------------------------------
@@ -107,7 +108,8 @@ class Stage:
                 agent.acknowledge([event for event, actor in sent if actor == agent.cluster])
                 agent.settle(self.plane.head.position)
             inputs, sent = [], []
-            if self._is_restarted:
+            self._appends += 1
+            if self._is_restarted and self._appends % 2:
                 self.plane = ControlPlane(self.log)
             self._act()
 

@@ -188,8 +188,8 @@ def _offer(name: str, body: Plain) -> Plain:
 
 
 def queue(name: str, body: Plain) -> QueueSpec:
-    """``quota: {gpu: 8}`` for all flavors together, ``quota: {a100: {gpu: 8}}`` for one; an amount or ``{nominal, borrow,
-    lend}``."""
+    """``quota: {gpu: 8}`` for all flavors together, ``quota: {a100: {gpu: 8}}`` for one; an amount or
+    ``{nominal, borrow, lend}``."""
     quotas: dict[str, dict[str, Plain]] = {}
     for key, given in _map(body.pop("quota", None), f"quota of {name}").items():
         if isinstance(given, dict) and not {"nominal", "borrow", "lend"} & given.keys():

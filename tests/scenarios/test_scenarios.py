@@ -1,4 +1,4 @@
-"""Every story in this folder, played. ``ahead/`` holds those that the core does not know yet: they are not collected."""
+"""Every story in this folder, played. Those in ``ahead/`` are not: the core does not know them yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_story(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_a_plane_that_is_killed_after_every_append_tells_the_same_story(path: Path) -> None:
+def test_a_plane_that_is_killed_after_every_other_append_tells_the_same_story(path: Path) -> None:
     """SCENARIOS E5. The log proves it: the same last digest, and every cycle decided anew gives the same bytes."""
     once, anew = play(path), play(path, is_restarted=True)
     assert anew.plane.head == once.plane.head

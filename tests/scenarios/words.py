@@ -1,4 +1,4 @@
-"""How amounts are written in a story: ``10m``, ``512Gi``, ``1/4`` of a GPU, ``$2.50``. Into exact integers, or refused."""
+"""How amounts are written in a story: ``10m``, ``512Gi``, ``1/4`` of a GPU, ``$2.50``. Exact integers, or refused."""
 
 from __future__ import annotations
 

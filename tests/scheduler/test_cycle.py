@@ -337,3 +337,48 @@ def test_a_job_that_asks_for_no_gpu_starts_in_a_queue_whose_gpu_quota_was_lowere
     lone = core.submit(job(cpu=1_000))
     core.cycle(2)
     assert core.placed() == [lone]
+
+
+def test_for_a_job_that_gives_up_in_this_cycle_nobody_is_evicted_and_nothing_is_rented() -> None:
+    """SCENARIOS D6: evictions happen only together with the placement that they enable."""
+    rules = PlainRules(
+        may_preempt=True,
+        may_reserve=True,
+        allow=lambda job, queue, shortage: ("queue",),
+        depth=lambda job: 1,
+        cost=lambda job, home, offer, now: 1,
+    )
+    core = Core(rules)
+    core.queue("team")
+    core.home(n1=gpus(4))
+    core.cloud(offer("o", 4_000_000))
+    core.submit(job(4))
+    core.cycle(1)
+    urgent = core.submit(job(4, priority=5, wait_limit_ms=0))
+    core.cycle(1)
+    assert core.last(LeaseRevoked) == []
+    assert rented(core) == []
+    assert [(ended.job, ended.reason) for ended in core.last(JobEnded)] == [(urgent, Reason.CAPACITY)]
+    assert core.closed.waiting == {}
+
+
+def test_nothing_is_rented_for_a_job_to_which_room_is_promised() -> None:
+    rules = PlainRules(
+        may_preempt=True, allow=lambda job, queue, shortage: ("queue",), cost=lambda job, home, offer, now: 1
+    )
+    core = Core(rules)
+    core.queue("team")
+    core.home(n1=gpus(4))
+    core.cloud(offer("o", 4_000_000))
+    low = core.submit(job(4))
+    core.cycle(1)
+    high = core.submit(job(4, priority=5))
+    core.cycle(2)
+    assert [revoked.lease for revoked in core.last(LeaseRevoked)] == [f"j{low}.1"]
+    assert rented(core) == []
+    core.cycle(60_002)
+    assert rented(core) == []
+    assert core.closed.waiting == {"room-promised": 1}
+    core.report(f"j{low}.1", LeasePhase.ENDED)
+    core.cycle(60_003)
+    assert core.placed() == [high]

@@ -81,6 +81,14 @@ RULES: tuple[Callable[[], PlainRules], ...] = (
         cost=burst_cost,
     ),
     lambda: PlainRules(
+        digest="preempting",
+        may_preempt=True,
+        may_reserve=True,
+        allow=lambda job, queue, shortage: ("queue", "cohort", "reclaim", "fair-share")[: 1 + job.priority],
+        depth=lambda job: 2,
+        cost=burst_cost,
+    ),
+    lambda: PlainRules(
         digest="lottery",
         scoring_reads=frozenset({"candidate.lottery"}),
         score=lambda after, candidate: candidate.lottery if candidate is not None else 0,
@@ -471,4 +479,8 @@ def script_of(seed: int, length: int = 60) -> Script:
     """A script drawn from a seed, for a search that must not depend on Hypothesis' choices."""
     draw = Random(seed)
     verbs = (*OFTEN, *VERBS)
-    return [(draw.choice(verbs), *(draw.randrange(2**16) for _ in range(3))) for _ in range(length)]
+
+    def number() -> int:
+        return draw.randrange(2**16)
+
+    return [(draw.choice(verbs), number(), number(), number()) for _ in range(length)]
