@@ -18,7 +18,7 @@ NodeName = NewType("NodeName", str)
 RequestId = NewType("RequestId", str)
 """One request for cloud capacity: ``c<position of its cycle>.<ordinal in the cycle>``."""
 
-_JOB = re.compile(r"^j([1-9][0-9]*)$")
+_JOB = re.compile(r"j([1-9][0-9]*)")
 
 
 def job_label(job: JobId) -> str:
@@ -28,7 +28,7 @@ def job_label(job: JobId) -> str:
 
 def parse_job_label(text: str) -> JobId | None:
     """The inverse of :func:`job_label`; ``None`` if the text is not a job id."""
-    found = _JOB.match(text)
+    found = _JOB.fullmatch(text)
     return JobId(int(found.group(1))) if found else None
 
 
