@@ -2,10 +2,10 @@
 
 Theory of operation. The measure is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023, section 3).
 *Typical jobs* are the distinct shapes of members by falling frequency (of equal ones the smaller shape first) until
-95 per cent of all members are covered. The fragmentation of a node is the sum over typical shapes of the shape's share times the
-GPU that is free on the node and that a member of the shape could not use: all of it if the shape asks for no GPU, or if
-the model, the CPU or the number of GPUs with enough left does not suit it; else what is left on GPUs with less than it
-needs. A MIG shape can use what is left of the GPUs on which one instance of it fits.
+95 per cent of all members are covered. The fragmentation of a node is the sum over typical shapes of the shape's
+share times the GPU that is free on the node and that a member of the shape could not use: all of it if the shape asks
+for no GPU, or if the model, the CPU or the number of GPUs with enough left does not suit it; else what is left on
+GPUs with less than it needs. A MIG shape can use what is left of the GPUs on which one instance of it fits.
 
 The shapes are learned from the log: every submission counts, and the distribution is taken anew whenever the number of
 submissions reaches a power of two from 16 on, so that figures and what was decided by them are found again at most some

@@ -1,9 +1,10 @@
 """Placing MIG instances on one GPU: bit arithmetic over the tables of :mod:`controlplane.domain.mig`.
 
 The occupancy of a GPU is the mask of its memory slices that are taken (and of its media extensions). An instance fits
-at a start if its mask and the occupancy have no bit in common. Of the starts that fit, the one is taken after which most
-placements remain possible, counted over all profiles of the GPU (:func:`capability`); the lowest on a tie. Whatever
-depends on geometry and occupancy alone is computed once and remembered: there are at most 2^9 occupancies of a GPU.
+at a start if its mask and the occupancy have no bit in common. Of the starts that fit, the one is taken after which
+most placements remain possible, counted over all profiles of the GPU (:func:`capability`); the lowest on a tie.
+Whatever depends on geometry and occupancy alone is computed once and remembered: there are at most 2^9 occupancies of
+a GPU.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.audit.sentences import tell
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import LeaseGranted, LeasePhase
 from controlplane.domain.mig import (
@@ -265,6 +266,12 @@ def test_the_account_of_a_job_that_is_blocked_so_says_it() -> None:
     watch = decide(core.state, core.rules, large).watch
     assert watch is not None
     assert watch.roles[0].tally.mig_misplaced == 1
+    told = tell(watch)
+    assert "Role r0: 0 of 1 member would fit; of 1 nodes 1 with enough free MIG slices in the wrong places." in told
+    assert told[-1] == (
+        "Smallest change that would have let it run: MIG instances that lie elsewhere on node: "
+        "enough of its slices are free."
+    )
 
 
 def test_the_large_instance_goes_as_soon_as_the_small_one_left() -> None:
@@ -281,11 +288,10 @@ def test_the_large_instance_goes_as_soon_as_the_small_one_left() -> None:
 def test_whole_parts_and_instances_each_go_to_their_own_gpus() -> None:
     """GPUs 0 and 1 are in MIG mode, 2 and 3 are not."""
     core = cluster(node=mig_node(4, cut=2))
-    role = {"gpus": 1}
-    whole = core.submit(JobSpec(name="whole", queue="team", roles=(Role(**role),)))
-    part = core.submit(JobSpec(name="part", queue="team", roles=(Role(**role, gpu_milli=400),)))
+    whole = core.submit(JobSpec(name="whole", queue="team", roles=(Role(gpus=1),)))
+    part = core.submit(JobSpec(name="part", queue="team", roles=(Role(gpus=1, gpu_milli=400),)))
     instances = core.submit(mig_job("3g.20gb", count=4))
-    refused = core.submit(JobSpec(name="two", queue="team", roles=(Role(**role),)))
+    refused = core.submit(JobSpec(name="two", queue="team", roles=(Role(gpus=1),)))
     core.cycle(1)
     assert core.placed() == [whole, part, instances]
     members = {event.job: event.members[0] for event in core.last(LeaseGranted)}
