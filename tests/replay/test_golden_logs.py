@@ -1,0 +1,171 @@
+"""Golden logs still verify, and logs that were tampered with do not, and the first wrong position is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controlplane.audit.replay import Divergence, replay
+from controlplane.domain.events import CycleDecided, LeaseObserved
+from controlplane.domain.version import CORE
+from controlplane.eventlog.file import FileLog
+from controlplane.eventlog.port import Record
+from controlplane.eventlog.verify import verify_chain
+from tests.replay.make_golden import BAD, GOLDEN, sealed, with_edited_decision
+
+GOOD = sorted(GOLDEN.glob("core-*/*.jsonl"))
+LONG = GOLDEN / f"core-{CORE}" / "small-company.jsonl"
+Tampering = Callable[[list[Record]], tuple[int, list[Record]]]
+"""Gives the first position that is wrong, and the records to be sealed anew under a sound chain."""
+
+
+def records_of(path: Path) -> list[Record]:
+    with FileLog(path) as log:
+        return list(log.read())
+
+
+def divergence_of(path: Path) -> Divergence:
+    with FileLog(path) as log:
+        found = replay(log, verify=True).divergence
+    assert found is not None, "the log verifies, though it should not"
+    return found
+
+
+def test_there_are_golden_logs_of_this_core() -> None:
+    assert LONG in GOOD
+    assert len(records_of(LONG)) >= 300
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_golden_log_verifies_or_its_core_version_says_why_not(path: Path) -> None:
+    with FileLog(path) as log:
+        report = replay(log, verify=True)
+        if path.parent.name != f"core-{CORE}":
+            assert report.ok or (report.divergence and "verify it with that version" in report.divergence.what)
+            return
+        assert report.divergence is None, f"{report.divergence}; if that is meant: python -m tests.replay.make_golden"
+        assert (report.position, report.digest) == log.head()
+        assert report.cycles > 0
+
+
+@pytest.mark.parametrize("path", sorted(BAD.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_the_bad_log_has_a_sound_chain_and_fails_where_it_lies(path: Path) -> None:
+    with FileLog(path) as log:
+        assert verify_chain(log).ok
+    lied_at = re.search(r"edited-at-(\d+)", path.stem)
+    assert lied_at is not None
+    found = divergence_of(path)
+    assert found.position == int(lied_at.group(1))
+    assert found.what == "lease_granted/1 was decided otherwise"
+    assert '"node":"not-' in found.got
+    assert '"node":"not-' not in found.expected
+
+
+# --- the file itself -------------------------------------------------------------------------------------------------
+
+
+def changed_byte(lines: list[bytes], at: int) -> list[bytes]:
+    """One digit or letter inside the payload becomes another; it is still JSON."""
+    head, mark, payload = lines[at].partition(b',"payload":')
+    place = max(index for index, byte in enumerate(payload) if chr(byte).isalnum())
+    byte = payload[place : place + 1]
+    other = b"7" if byte != b"7" else b"8"
+    return [*lines[:at], head + mark + payload[:place] + other + payload[place + 1 :], *lines[at + 1 :]]
+
+
+def dropped_row(lines: list[bytes], at: int) -> list[bytes]:
+    return [*lines[:at], *lines[at + 1 :]]
+
+
+def swapped_rows(lines: list[bytes], at: int) -> list[bytes]:
+    return [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
+
+
+@pytest.mark.parametrize("damage", [changed_byte, dropped_row, swapped_rows], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("position", [1, 2, 17, 64, 150, 299])
+def test_damage_to_the_file_is_named_by_its_position(
+    damage: Callable[[list[bytes], int], list[bytes]], position: int, tmp_path: Path
+) -> None:
+    lines = LONG.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "damaged.jsonl"
+    path.write_bytes(b"".join(damage(lines, position)))  # the header is line 0, so that a line's number is its position
+    assert divergence_of(path).position == position
+    with FileLog(path) as log:
+        found = verify_chain(log).damage
+    assert found is not None
+    assert found.position == position
+
+
+def test_a_file_without_its_last_rows_is_named_by_the_first_that_is_missing(tmp_path: Path) -> None:
+    lines = LONG.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "cut.jsonl"
+    path.write_bytes(b"".join(lines[:-3]))
+    assert divergence_of(path).position == len(lines) - 3
+
+
+# --- under a chain that was made anew --------------------------------------------------------------------------------
+
+
+def decision_dropped(records: list[Record]) -> tuple[int, list[Record]]:
+    at = with_edited_decision(records)[0] - 1
+    return records[at].position, [*records[:at], *records[at + 1 :]]
+
+
+def decision_repeated(records: list[Record]) -> tuple[int, list[Record]]:
+    at = with_edited_decision(records)[0] - 1
+    return records[at].position + 1, [*records[: at + 1], *records[at:]]
+
+
+def decision_outside_a_cycle(records: list[Record]) -> tuple[int, list[Record]]:
+    closed = next(at for at, record in enumerate(records) if record.type == CycleDecided.TYPE and at > 100)
+    granted = records[with_edited_decision(records)[0] - 1]
+    return records[closed].position + 1, [*records[: closed + 1], granted, *records[closed + 1 :]]
+
+
+def decision_claims_another_author(records: list[Record]) -> tuple[int, list[Record]]:
+    at = with_edited_decision(records)[0] - 1
+    forged = records[at]._replace(author="observed")
+    return records[at].position, [*records[:at], forged, *records[at + 1 :]]
+
+
+def cycle_claims_another_policy(records: list[Record]) -> tuple[int, list[Record]]:
+    at = next(at for at, record in enumerate(records) if record.type == CycleDecided.TYPE and at > 100)
+    payload = re.sub(rb'"policy":"[0-9a-f]', b'"policy":"x', records[at].payload)
+    return records[at].position, [*records[:at], records[at]._replace(payload=payload), *records[at + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        with_edited_decision,
+        decision_dropped,
+        decision_repeated,
+        decision_outside_a_cycle,
+        decision_claims_another_author,
+        cycle_claims_another_policy,
+    ],
+    ids=lambda tampering: tampering.__name__,
+)
+def test_a_lie_under_a_sound_chain_is_named_by_its_position(tampering: Tampering) -> None:
+    position, records = tampering(records_of(LONG))
+    log = sealed(records)
+    assert verify_chain(log).ok
+    found = replay(log, verify=True).divergence
+    assert found is not None
+    assert found.position == position
+
+
+def test_a_report_that_was_left_out_shows_in_the_decisions_after_it() -> None:
+    """Whether inputs are true a log cannot prove; but what was decided from a report shows that there was one."""
+    records = records_of(LONG)
+    at = next(at for at, record in enumerate(records) if b'"failed"' in record.payload and _is_report(record))
+    found = replay(sealed([*records[:at], *records[at + 1 :]]), verify=True).divergence
+    assert found is not None
+    assert found.position > at
+
+
+def _is_report(record: Record) -> bool:
+    return record.type == LeaseObserved.TYPE
