@@ -22,6 +22,7 @@ from controlplane.domain.events import (
     LeasePhase,
     PolicyActivated,
     QueueConfigured,
+    TypicalJobsConfigured,
 )
 from controlplane.eventlog.port import EventLog
 from controlplane.intake.traces import Outcome, TraceJob
@@ -31,7 +32,7 @@ from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.outbox import Outbox
 from controlplane.runtime.plane import ControlPlane, Recorded
 from controlplane.scheduler.invariants import check_all
-from controlplane.simulate.world import World, WorldFault, cluster_config, jobs_of, place_in
+from controlplane.simulate.world import World, WorldFault, cluster_config, jobs_of, place_in, typical_roles
 
 Progress = Callable[[int, int, int], None]
 """(jobs that arrived, jobs in all, virtual milliseconds)."""
@@ -62,6 +63,7 @@ class Simulation:
         self._bundle = bundle
         with rare_collection():
             self._jobs = jobs_of(world, world_file)
+        self._typical = typical_roles(world, world_file)
         self._runs: TrueRuns = {}
         self._agents = self._open_agents(world_file)
         self._reports: dict[str, list[Event]] = {agent.cluster: [] for agent in self._agents}
@@ -132,6 +134,8 @@ class Simulation:
         events.extend((ClusterConfigured(spec=cluster.spec()), OPERATOR) for cluster in self._world.clusters)
         events.extend((QueueConfigured(spec=queue), OPERATOR) for queue in self._world.queues)
         events.extend((BudgetConfigured(spec=budget), OPERATOR) for budget in self._world.budgets)
+        if self._typical:
+            events.append((TypicalJobsConfigured(roles=self._typical), OPERATOR))
         self._plane.record(events, 0)
 
     def _live_through(self, now_ms: int, batch: list[TraceJob]) -> None:

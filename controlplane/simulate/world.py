@@ -13,7 +13,7 @@ from controlplane.domain.clusters import Budget, ClusterSpec
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import Millis, Name
 from controlplane.domain.queues import QueueSpec
-from controlplane.domain.workloads import JobSpec
+from controlplane.domain.workloads import JobSpec, Role
 from controlplane.intake import openb, philly, swf
 from controlplane.intake.generator import WorkloadProfile, generate
 from controlplane.intake.traces import IntakeError, Outcome, TraceJob
@@ -60,6 +60,8 @@ class OpenbWorkload(Model):
     percent: Annotated[int, Field(ge=1, le=1_000)] = 130
     queue: Name = "openb"
     spacing_ms: Annotated[int, Field(ge=1)] = 1_000
+    is_typical: bool = False
+    """Whether the whole list is made known in advance as the typical jobs of the measure of fragmentation."""
 
 
 class TraceWorkload(Model):
@@ -196,6 +198,14 @@ def _openb_jobs(source: OpenbWorkload, world: World, world_file: Path) -> list[T
     return openb.arrivals(
         pods, openb.capacity_milli(nodes), percent=source.percent, seed=world.seed, spacing_ms=source.spacing_ms
     )
+
+
+def typical_roles(world: World, world_file: Path) -> tuple[Role, ...]:
+    """What is made known in advance of what jobs ask for; nothing lets it be learned. Raises :class:`IntakeError`."""
+    source = world.workload.openb
+    if source is None or not source.is_typical:
+        return ()
+    return openb.typical_roles(openb.read_pods(data_path(source.pods, world_file), source.queue))
 
 
 def _scripted(job: ScriptedJob) -> TraceJob:

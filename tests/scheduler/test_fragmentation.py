@@ -1,4 +1,4 @@
-"""Fragmentation: the measure against its definition, the score against the sigmoid, and when what is typical changes."""
+"""Fragmentation: the measure against its definition, the score against the sigmoid, when what is typical changes."""
 
 from __future__ import annotations
 
