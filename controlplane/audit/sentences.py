@@ -26,6 +26,7 @@ _MEANING = {
     Reason.BUDGET: "it may burst, but no budget is left in this window",
     Reason.TOPOLOGY: "what is free holds the whole gang, but not within one domain of a level that it requires",
     Reason.RESERVED: "room is free, but it is kept for a job that goes first and that this one would delay",
+    Reason.BEHIND_HEAD: "who goes before it waits for room or quota, and the rules do not let it pass",
     Reason.ROOM_PROMISED: "room is promised to it and held until what stands in the way has ended",
     Reason.CAPACITY: "it is entitled to run, but what is free does not hold the whole gang",
     Reason.PROVISIONING: "cloud capacity was asked for and is on its way",
@@ -117,6 +118,8 @@ def smallest_change(watch: Watch) -> str:
             return _nearer(watch)
         case Reason.RESERVED:
             return "an estimate that ends before the reserved start, or nodes that are not reserved"
+        case Reason.BEHIND_HEAD:
+            return "the start of the job in front, or a rule about overtaking that lets it pass"
         case Reason.NOT_ELIGIBLE:
             return "an eligibility rule that lets it onto one of these nodes"
         case Reason.CAPACITY | Reason.BUDGET:

@@ -39,6 +39,8 @@ class Reason(IntEnum):
     """What is free holds the whole gang, but not within one domain of a level that it requires."""
     RESERVED = 58
     """Room is free, but it is kept for a job that goes first and that this one would delay."""
+    BEHIND_HEAD = 59
+    """Who goes before it waits for room or quota, and the rules do not let it pass."""
     CAPACITY = 60
     """It is entitled to run, but what is free does not hold the whole gang."""
     ROOM_PROMISED = 62

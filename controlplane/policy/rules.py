@@ -506,6 +506,7 @@ _INDIFFERENT: Answer[int] = Answer(0)
 _STAYS: Answer[int | None] = Answer(None)
 _MAY_BORROW: Answer[bool] = Answer(True)
 _NOBODY: Answer[Sequence[str]] = Answer(())
+_EVERYBODY: Answer[Sequence[str]] = Answer(("queue", "others"))
 _NO_RESERVATION: Answer[int] = Answer(0)
 
 
@@ -540,12 +541,14 @@ class BundleRules:
         self._admission = bound("admission", _optional_text, lambda fault: fault)
         self._queue_order = bound("ordering.queue", _ints, lambda _: (LAST,))
         self._job_order = bound("ordering.job", _ints, lambda _: (LAST,))
+        self._backfill_order = bound("ordering.backfill", _ints, lambda _: (LAST,))
         self._eligibility = bound("eligibility", _bool, lambda _: False)
         self._scoring = bound("scoring", _score, lambda _: WORST_SCORE)
         self._quota = bound("quota", _bool, lambda _: False)
         self._allow = bound("preemption.allow", _strings, lambda _: ())
         self._victim = bound("preemption.victim", _optional_int, lambda _: None)
         self._reservation = bound("reservation", _depth, lambda _: 0)
+        self._overtaking = bound("overtaking", _strings, lambda _: ("others",))
         self._burst = bound("burst", _optional_int, lambda _: None)
 
     @property
@@ -559,6 +562,14 @@ class BundleRules:
     @property
     def job_order_reads(self) -> frozenset[str]:
         return self._reads.get("ordering.job", frozenset({"job.priority"}))
+
+    @property
+    def may_order_backfill(self) -> bool:
+        return self._backfill_order is not None
+
+    @property
+    def backfill_order_reads(self) -> frozenset[str]:
+        return self._reads.get("ordering.backfill", frozenset())
 
     @property
     def queue_order_reads(self) -> frozenset[str]:
@@ -595,6 +606,10 @@ class BundleRules:
     def job_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         ask = self._job_order
         return ask((job, queue, now_ms)) if ask is not None else Answer((-job.priority,))
+
+    def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        ask = self._backfill_order
+        return ask((job, queue, now_ms)) if ask is not None else self.job_order(job, queue, now_ms)
 
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         ask = self._eligibility
@@ -634,6 +649,14 @@ class BundleRules:
     def reserve(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
         ask = self._reservation
         return ask((job, queue, now_ms)) if ask is not None else _NO_RESERVATION
+
+    @property
+    def may_block(self) -> bool:
+        return self._overtaking is not None
+
+    def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
+        ask = self._overtaking
+        return ask((job, queue, now_ms)) if ask is not None else _EVERYBODY
 
     def burst(
         self,

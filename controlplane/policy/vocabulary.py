@@ -369,6 +369,16 @@ POINTS: tuple[Point, ...] = (
         "the job goes last",
     ),
     Point(
+        "ordering.backfill",
+        "per kind of job in one queue, where a start is reserved",
+        (_JOB, Variable("queue", QUEUE, "the queue of the job"), NOW),
+        Answer.INTS,
+        "once a start is reserved for somebody, the job with the lowest list goes first behind it. In a bundle that has "
+        "this point or `overtaking`, who holds a reservation stays chosen: it is tried first, whoever came since",
+        "backfill goes in the order of the jobs",
+        "the job goes last",
+    ),
+    Point(
         "eligibility",
         "per role and kind of node",
         (
@@ -444,6 +454,16 @@ POINTS: tuple[Point, ...] = (
         "backfill, a large number is conservative backfill",
         "nothing is reserved",
         "nothing is reserved for the job",
+    ),
+    Point(
+        "overtaking",
+        "per job that no room or no quota is free for",
+        (_JOB, Variable("queue", QUEUE, "the queue of the job"), NOW),
+        Answer.STRINGS,
+        "who may still be placed in this cycle: 'queue' (the jobs behind it in its own queue), 'others' (the other "
+        "queues); an empty list is strict first in, first out. Who can never run as things are blocks nobody",
+        "everybody may pass",
+        "only other queues may pass",
     ),
     Point(
         "burst",

@@ -55,11 +55,27 @@ class Group:
     entries: list[Entry] = field(default_factory=list)
     start: int = 0
     """Entries before it are dead."""
+    behind: Group | None = None
+    """The same jobs in the order of backfill, where the rules have one of its own."""
     _refused_at: int = -1
     """``State.freed`` when the head was last refused."""
     _refused_by: int = -1
     """The position of the tick whose cycle refused it."""
     _refusal: Refusal | None = None
+
+    def take_in(self, entry: Entry) -> None:
+        """A job began to wait."""
+        if not self.entries or self.entries[-1] < entry:
+            self.entries.append(entry)
+        else:
+            insort(self.entries, entry, lo=self.start)
+
+    def in_backfill_order(self) -> Iterator[Entry]:
+        """Entries of jobs that wait, in the order of backfill."""
+        if self.behind is None:
+            return self.live()
+        self.behind.head()
+        return self.behind.live()
 
     def remember(self, state: State, refusal: Refusal) -> None:
         """This cycle found no room for the group."""
@@ -99,9 +115,8 @@ class Agenda:
         self._needs: dict[tuple[int, tuple[object, ...]], Need] = {}
         self._class_needs: dict[int, tuple[Need, ...]] = {}
         self._keys: list[str] = sorted(p[4:] for p in rules.eligibility_reads if p.startswith("job."))
-        self._order_is_fixed = "now" not in rules.job_order_reads and not any(
-            path.startswith("queue.") for path in rules.job_order_reads
-        )
+        orders = rules.job_order_reads | (rules.backfill_order_reads if rules.may_order_backfill else frozenset())
+        self._order_is_fixed = "now" not in orders and not any(path.startswith("queue.") for path in orders)
         self._order_is_shared = not _per_job(rules.job_order_reads)
         self._admission_is_shared = not _per_job(rules.admission_reads) and not any(
             path == "now" or path.startswith("queue.") for path in rules.admission_reads
@@ -207,11 +222,10 @@ class Agenda:
             order = order_of.get(job.cls.index) if self._order_is_shared else None
             if order is None:
                 order = order_of[job.cls.index] = self._order(job, draft.queue_facts(queue, 0), state.now_ms)
-            entry = Entry(order, job.id, job.turn, job)
-            if not group.entries or group.entries[-1] < entry:
-                group.entries.append(entry)
-            else:
-                insort(group.entries, entry, lo=group.start)
+            group.take_in(Entry(order, job.id, job.turn, job))
+            if group.behind is not None:
+                order = self._backfill_order(job, draft.queue_facts(queue, 0), state.now_ms)
+                group.behind.take_in(Entry(order, job.id, job.turn, job))
         state.began_waiting = []
 
     def group_of(self, state: State, job: Job) -> Group | None:
@@ -226,12 +240,19 @@ class Agenda:
         key = job.cls.index if self._eligibility_is_shared else -job.id
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group(job.cls, queue)
+            behind = Group(job.cls, queue) if self.rules.may_order_backfill else None
+            group = groups[key] = Group(job.cls, queue, behind=behind)
         return group
 
     def _order(self, job: Job, queue: QueueFacts, now_ms: int) -> Order:
         facts = job.cls.facts if self._order_is_shared else job.facts()
         answer = self.rules.job_order(facts, queue, now_ms)
+        if answer.fault is not None:
+            self.faults[answer.fault] = None
+        return tuple(answer.value)
+
+    def _backfill_order(self, job: Job, queue: QueueFacts, now_ms: int) -> Order:
+        answer = self.rules.backfill_order(job.facts(), queue, now_ms)
         if answer.fault is not None:
             self.faults[answer.fault] = None
         return tuple(answer.value)

@@ -38,6 +38,7 @@ MAX_QUESTIONS = 10_000
 """Pairs of job and offer that one cycle looks at; the rest waits for the next cycle."""
 
 _CURABLE = (
+    Reason.BEHIND_HEAD,
     Reason.CAPACITY,
     Reason.NO_NODE_OF_MODEL,
     Reason.EXCEEDS_EVERY_NODE,

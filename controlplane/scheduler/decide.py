@@ -70,6 +70,10 @@ SEARCH_EVERY_MS = 30_000
 new, at once."""
 MAX_SEARCHES = 256
 """Blocked jobs for which one cycle looks for victims."""
+_BLOCKED = (Reason.QUOTA, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY)
+"""What a job waits for that can be freed; rules may keep others from passing it meanwhile."""
+_WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.QUOTA, Reason.BEHIND_HEAD)
+"""Reasons for which no nodes were looked at."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +115,7 @@ class _Turn:
 
     heap: list[tuple[Entry, Group, Iterator[Entry]]] = field(default_factory=list)
     """(next entry, its group, the entries behind it). Entries are distinct, so that nothing behind them is compared."""
+    is_over: bool = False
 
 
 class _Cycle:
@@ -135,6 +140,7 @@ class _Cycle:
         self._preemption = Preemption(state, rules, self._agenda, self._draft, self._packer, self._quota_refusal)
         self._is_search_round = state.searched_ms is None or state.now_ms - state.searched_ms >= SEARCH_EVERY_MS
         self._rented: list[tuple[int, int]] | None = None
+        self._is_backfilling = False
         self._searches = 0
         self._is_searched = False
         self._promised: set[int] = set()
@@ -313,6 +319,8 @@ class _Cycle:
         for request in self._state.requests.values():
             if request.is_held and request.phase is RequestPhase.PROVIDED:
                 self._place_on_rent(request.held_for, request.id)
+        if self._rules.may_block or self._rules.may_order_backfill:
+            self._try_the_chosen()
         while (queue := self._next_queue()) is not None:
             self._take_turn(queue, self._turns[queue.index])
 
@@ -353,17 +361,71 @@ class _Cycle:
 
     def _take_turn(self, queue: QueueNode, turn: _Turn) -> None:
         entry, group, behind = heapq.heappop(turn.heap)
-        if entry.id in self._draft.gone:  # onto rented nodes, after it had been lined up
+        if entry.id in self._draft.gone or entry.id in self._promised:  # placed after it had been lined up
             self._line_up(turn, group, behind)
         elif (refusal := self._try(entry.job, queue, group)) is None:
             self._line_up(turn, group, behind)
             for node in queue.path:
                 self._orders[node.index] = None
         else:
-            self._refused.append((group, refusal))
-        if not turn.heap:
+            self._turn_down(entry.job, queue, group, refusal)
+        self._end_if_empty(queue, turn)
+
+    def _end_if_empty(self, queue: QueueNode, turn: _Turn) -> None:
+        if not turn.heap and not turn.is_over:
+            turn.is_over = True
             for node in queue.path:
                 self._active[node.index] -= 1
+
+    def _try_the_chosen(self) -> None:
+        """Who holds a reservation was chosen, and is tried before anybody who has come since."""
+        for id_ in self._state.reservations:
+            job = self._state.jobs.get(id_)
+            group = self._agenda.group_of(self._state, job) if job is not None else None
+            turn = self._turns.get(group.queue.index) if group is not None else None
+            if job is None or group is None or turn is None or id_ in self._draft.gone or id_ in self._promised:
+                continue
+            if not any(among is group for _, among, _ in turn.heap):
+                continue
+            refusal = self._try(job, group.queue, group)
+            if refusal is None:
+                for node in group.queue.path:
+                    self._orders[node.index] = None
+                continue
+            turn.heap = [item for item in turn.heap if item[1] is not group]
+            heapq.heapify(turn.heap)
+            self._turn_down(job, group.queue, group, refusal)
+            self._end_if_empty(group.queue, turn)
+
+    def _turn_down(self, job: Job, queue: QueueNode, group: Group, refusal: Refusal) -> None:
+        """What stands for the whole group; and who may still be placed, and in which order, behind it."""
+        self._refused.append((group, refusal))
+        if self._rules.may_block and refusal.reason in _BLOCKED:
+            self._block(job, queue)
+        if self._rules.may_order_backfill and self._reservations.made and not self._is_backfilling:
+            self._is_backfilling = True
+            for index, turn in self._turns.items():
+                groups = [group for _, group, _ in turn.heap]
+                turn.heap = []
+                for behind in groups:
+                    self._line_up(turn, behind, behind.in_backfill_order())
+                self._end_if_empty(self._state.tree.nodes[index], turn)
+
+    def _block(self, job: Job, queue: QueueNode) -> None:
+        """Keep back whom the rules do not let pass a blocked job that is about to wait on."""
+        if job.recorded_reason == Reason.PROVISIONING or job.gives_up_by(self._state.now_ms):
+            return
+        answer = self._rules.overtaking(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
+        if answer.fault is not None:
+            self._agenda.faults[answer.fault] = None
+        for index, turn in self._turns.items():
+            scope = "queue" if index == queue.index else "others"
+            if scope in answer.value or turn.is_over:
+                continue
+            kept_back = Refusal(Reason.BEHIND_HEAD, rule=answer.rule)
+            self._refused.extend((group, kept_back) for _, group, _ in turn.heap)
+            turn.heap.clear()
+            self._end_if_empty(self._state.tree.nodes[index], turn)
 
     # --- 5 -----------------------------------------------------------------------------------------------------------
 
@@ -421,7 +483,10 @@ class _Cycle:
         if job.recorded_reason == Reason.PROVISIONING or job.gives_up_by(self._state.now_ms):
             return False
         self._ask_again(self._state.now_ms + REASK_MS)
-        if not (self._is_search_round or job.recorded_reason == 0) or self._searches >= MAX_SEARCHES:
+        if (
+            not (self._is_search_round or job.recorded_reason in (0, Reason.BEHIND_HEAD))
+            or self._searches >= MAX_SEARCHES
+        ):
             return False
         self._searches += 1
         self._is_searched = True
@@ -655,7 +720,7 @@ class _Cycle:
 
     def _jobs_waiting(self, group: Group, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
         refused: Tally | None = None
-        if refusal.reason >= Reason.NO_NODE_OF_MODEL and refusal.reason not in (Reason.QUEUE_HELD, Reason.QUOTA):
+        if refusal.reason >= Reason.NO_NODE_OF_MODEL and refusal.reason not in _WITHOUT_TALLY:
             need = self._agenda.needs_of(self._state, head)[0]
             refused = tally(need, self._state.kinds, self._draft.column.kinds, self._agenda.faults)
         return JobsWaiting(

@@ -93,6 +93,20 @@ class Rules(Protocol):
     def job_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         """Lower goes first among the jobs of one queue. Default: ``[-priority]``."""
 
+    @property
+    def may_order_backfill(self) -> bool:
+        """Whether the bundle orders backfill by rules of its own. Default: no, backfill goes in the order of the jobs.
+
+        Where it does, or where it has rules about overtaking, the order of jobs only chooses: who holds a reservation
+        was chosen, and is tried first in every cycle until it starts, whoever has come since."""
+
+    @property
+    def backfill_order_reads(self) -> frozenset[str]:
+        """Paths that ``ordering.backfill`` depends on."""
+
+    def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        """Lower goes first among the jobs of one queue, once a start is reserved for somebody. Default: ``job_order``."""
+
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         """Whether members of the role may be on such nodes. Default: true."""
 
@@ -128,6 +142,14 @@ class Rules(Protocol):
     def reserve(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
         """How many blocked jobs, this one included, may hold a reservation when this one asks for one: 0 makes none
         for it, 1 is EASY backfill, a large number is conservative backfill. Default: 0."""
+
+    @property
+    def may_block(self) -> bool:
+        """Whether the bundle has a rule that could keep others from passing a blocked job. Default: no."""
+
+    def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
+        """Who may still be placed in this cycle when this job finds no room or no quota: ``queue`` (the jobs behind it in
+        its own queue), ``others`` (the other queues). Nobody, ``[]``, is strict first in, first out. Default: both."""
 
     def burst(
         self,

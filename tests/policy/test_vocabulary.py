@@ -13,7 +13,12 @@ from controlplane.policy.vocabulary import BY_NAME, POINTS, RECORDS, CelType, Po
 from controlplane.scheduler import facts
 from controlplane.scheduler.rules import Rules
 
-METHODS = {"ordering.queue": "queue_order", "ordering.job": "job_order", "reservation": "reserve"}
+METHODS = {
+    "ordering.queue": "queue_order",
+    "ordering.job": "job_order",
+    "ordering.backfill": "backfill_order",
+    "reservation": "reserve",
+}
 """Points whose method of the port has another name."""
 
 

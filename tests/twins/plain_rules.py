@@ -45,6 +45,11 @@ class PlainRules:
     allow: Callable[[JobFacts, QueueFacts, ShortageFacts], Sequence[str]] = lambda job, queue, shortage: ()
     victim: Callable[[JobFacts, VictimFacts], int | None] = lambda job, victim: victim.unsaved_ms * victim.gpus_milli
     depth: Callable[[JobFacts], int] = lambda job: 0
+    may_block: bool = False
+    may_pass: Callable[[JobFacts, QueueFacts], Sequence[str]] = lambda job, queue: ("queue", "others")
+    may_order_backfill: bool = False
+    backfill_order_reads: frozenset[str] = frozenset({"job.submitted_ms"})
+    order_backfill: Callable[[JobFacts], Sequence[int]] = lambda job: (job.submitted_ms,)
     burst_reads: frozenset[str] = frozenset({"now"})
     scoring_reads: frozenset[str] = frozenset({"after.cpu_free_milli", "after.gpu_free_milli"})
     scoring_field: str | None = None
@@ -64,6 +69,9 @@ class PlainRules:
 
     def job_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         return Answer(self.order_job(job, queue, now_ms))
+
+    def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
+        return Answer(self.order_backfill(job))
 
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         return Answer(self.is_eligible(job, role, cluster, node))
@@ -90,6 +98,9 @@ class PlainRules:
 
     def reserve(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
         return Answer(self.depth(job))
+
+    def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
+        return Answer(self.may_pass(job, queue))
 
     def burst(
         self,
