@@ -168,6 +168,7 @@ class Figures:
                 "requests": self.requests,
                 "placements": counts.burst_placements,
             },
+            "over_promised": [promise.model_dump() for promise in state.over_promised],
             "allocated_gpu_milli": state.used[0].get(GPU, 0),
             "capacity_gpu_milli": state.capacity.get(GPU, 0),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controlplane.domain.events import Tally, TopologyShort
+from controlplane.domain.events import OverPromise, Tally, TopologyShort
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
@@ -184,6 +184,13 @@ def _tally(tally: Tally) -> str:
 
 def _amounts(amounts: Mapping[str, int]) -> str:
     return " and ".join(amount(resource, amounts[resource]) for resource in sorted(amounts))
+
+
+def over_promise(promise: OverPromise) -> str:
+    """Quota that is promised beyond what there is."""
+    flavor = "" if promise.flavor == "any" else f" of flavor {promise.flavor}"
+    promised, there = amount(promise.resource, promise.promised), amount(promise.resource, promise.there)
+    return f"Over-promised: queues are promised {promised}{flavor}, and there are {there}."
 
 
 def amount(resource: str, value: int) -> str:

@@ -158,7 +158,18 @@ def print_figures(figures: Mapping[str, object]) -> None:
         f"Decisions    {figures['decisions']:,} in {figures['events']:,} events: "
         f"{figures['placements']:,} placements, {figures['preemptions']:,} preemptions"
     )
+    _print_over_promised(figures)
     _print_waits(figures)
+
+
+def _print_over_promised(figures: Mapping[str, object]) -> None:
+    from controlplane.audit.sentences import over_promise
+    from controlplane.domain.events import OverPromise
+
+    promises = figures["over_promised"]
+    assert isinstance(promises, list)
+    for plain in promises:
+        print(over_promise(OverPromise.model_validate(plain)))
 
 
 def _print_waits(figures: Mapping[str, object]) -> None:

@@ -14,6 +14,7 @@ from controlplane.cli.options import At, Json, LogUrl, open_for_reading, positio
 from controlplane.cli.words import gpus, money, percent, span
 
 if TYPE_CHECKING:
+    from controlplane.domain.events import OverPromise
     from controlplane.eventlog.port import Head
     from controlplane.scheduler.quota import QueueNode
     from controlplane.scheduler.state import BudgetAccount, Job, State
@@ -80,10 +81,12 @@ def queues(log: LogUrl, at: At = None, json: Json = False) -> int:
     """
     view = _view(log, at, quiet=json)
     if json:
-        print_json({**view.head_dict(), "queues": view.queues()})
+        promises = [promise.model_dump() for promise in view.state.over_promised]
+        print_json({**view.head_dict(), "queues": view.queues(), "over_promised": promises})
     else:
         view.print_head()
         _print_queues(view.queues())
+        print_over_promised(view.state.over_promised)
     return DONE
 
 
@@ -314,6 +317,14 @@ def _print_queues(rows: Sequence[Row]) -> None:
         ("oldest wait>", lambda row: span(_int(row, "oldest_wait_ms")) if row["oldest_wait_ms"] is not None else "-"),
     ]
     _print_rows(columns, rows, "No queues are configured.")
+
+
+def print_over_promised(promises: Iterable[OverPromise]) -> None:
+    """A sentence for each promise of quota that is larger than what there is."""
+    from controlplane.audit.sentences import over_promise
+
+    for promise in promises:
+        print(over_promise(promise))
 
 
 def _print_clusters(rows: Sequence[Row]) -> None:

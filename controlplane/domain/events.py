@@ -363,6 +363,26 @@ class ReservationReleased(Event):
     cause: str
 
 
+class OverPromise(Model):
+    """What queues are promised of one resource of one flavor is more than there is."""
+
+    flavor: str
+    """``any`` for all flavors together."""
+    resource: str
+    promised: int
+    """Nominal quota in all, in the unit of the resource."""
+    there: int
+
+
+class QuotaOverPromised(Event):
+    """The sum of what queues are promised exceeds the capacity, by other amounts than when this was last said."""
+
+    TYPE = "quota_over_promised/1"
+    AUTHOR = Author.DECIDED
+    promises: tuple[OverPromise, ...]
+    """Sorted by flavor and resource; none when all promises could be kept again."""
+
+
 class JobRequeued(Event):
     """A job whose lease failed or was lost waits again, as a whole gang."""
 
@@ -491,6 +511,7 @@ EVENTS: tuple[type[Event], ...] = (
     PromiseReleased,
     ReservationMade,
     ReservationReleased,
+    QuotaOverPromised,
     JobRequeued,
     JobEnded,
     JobsWaiting,

@@ -151,6 +151,10 @@ class Agenda:
             found = self._occupants[lease.id] = occupant_of(state, self.rows, lease)
         return found
 
+    def members_changed(self, lease: Lease) -> None:
+        """Called by the fold when a lease has other seats than before."""
+        self._occupants.pop(lease.id, None)
+
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def refresh_nodes(self, state: State) -> None:
@@ -221,12 +225,21 @@ class Agenda:
             group = self._group(queue, job)
             order = order_of.get(job.cls.index) if self._order_is_shared else None
             if order is None:
-                order = order_of[job.cls.index] = self._order(job, draft.queue_facts(queue, 0), state.now_ms)
+                order = order_of[job.cls.index] = self.order_of(job, draft.queue_facts(queue, 0), state.now_ms)
             group.take_in(Entry(order, job.id, job.turn, job))
             if group.behind is not None:
                 order = self._backfill_order(job, draft.queue_facts(queue, 0), state.now_ms)
                 group.behind.take_in(Entry(order, job.id, job.turn, job))
         state.began_waiting = []
+
+    @property
+    def is_grouped_by_class(self) -> bool:
+        """Whether all waiting jobs of a class are in one group."""
+        return self._eligibility_is_shared
+
+    def is_in(self, group: Group, job: Job) -> bool:
+        """Whether a waiting job of the group's class waits in this very group."""
+        return self._eligibility_is_shared or any(entry.job is job for entry in group.live())
 
     def group_of(self, state: State, job: Job) -> Group | None:
         """The group in which a job waits."""
@@ -244,7 +257,8 @@ class Agenda:
             group = groups[key] = Group(job.cls, queue, behind=behind)
         return group
 
-    def _order(self, job: Job, queue: QueueFacts, now_ms: int) -> Order:
+    def order_of(self, job: Job, queue: QueueFacts, now_ms: int) -> Order:
+        """The place of a job in its queue, as the rules say it."""
         facts = job.cls.facts if self._order_is_shared else job.facts()
         answer = self.rules.job_order(facts, queue, now_ms)
         if answer.fault is not None:

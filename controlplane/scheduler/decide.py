@@ -11,7 +11,8 @@ was, and folding the decisions is what changes it. The cycle is a numbered proce
 5. For that job: quota, then packing of the whole gang on a draft, wherever the scoring rules rank first.
 6. If it does not fit: whom to evict for it, in one decision with the placement which that enables; the room is held.
 7. Else a reservation for it, and backfill behind it.
-8. Burst: offers for what still waits; rent that stands idle is given back.
+8. Burst: offers for what still waits; elastic gangs grow into what nobody who waits could take; rent that stands idle
+   is given back.
 9. Jobs that give up waiting; what waits, and why; the cycle's own record with the digest over its decisions.
 
 Where this departs from the picture: a job whose group was refused is not asked again until something was freed, so a
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,11 +39,15 @@ from controlplane.domain.events import (
     JobsWaiting,
     LeaseGranted,
     LeaseRevoked,
+    LeaseShrunk,
     Member,
+    MemberName,
     PromiseReleased,
+    QuotaOverPromised,
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    ShrinkAwaited,
     Tally,
 )
 from controlplane.domain.ids import JobId, lease_id
@@ -51,14 +56,17 @@ from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Order, agenda_for
 from controlplane.scheduler.burst import REASK_MS, Burst
+from controlplane.scheduler.claims import Claims
 from controlplane.scheduler.draft import Draft, DraftSeat
+from controlplane.scheduler.elastic import WAITS_FOR_ROOM, Growth, growing_lease, growing_newcomer
 from controlplane.scheduler.explain import fill_in
 from controlplane.scheduler.facts import CohortFacts
 from controlplane.scheduler.needs import Need, tally
-from controlplane.scheduler.occupants import Occupant
+from controlplane.scheduler.occupants import Occupant, occupant_of
 from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.packing import Mask, Packer
-from controlplane.scheduler.preemption import Preemption
+from controlplane.scheduler.preemption import Candidate, Preemption
+from controlplane.scheduler.promises import over_promises
 from controlplane.scheduler.quota import QueueNode, available, available_nominal
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
@@ -96,12 +104,14 @@ def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
     """Run one cycle. ``watched_job`` asks for an account of everything that was tried for one job."""
     cycle = _Cycle(state, rules, Watch(watched_job) if watched_job is not None else None)
     cycle.end_what_ended()
+    cycle.report_promises()
     cycle.admit()
     cycle.keep_promises()
     cycle.refresh()
     cycle.place()
     cycle.record_reservations()
     cycle.burst()
+    cycle.grow()
     cycle.release_rent()
     cycle.give_up()
     cycle.record_waiting()
@@ -131,9 +141,10 @@ class _Cycle:
         self._decisions: list[Decision] = []
         self._digest = hashlib.sha256()
         self._refused: list[tuple[Group, Refusal]] = []
-        self._orders: list[Order | None] = [None for _ in state.tree.nodes]
+        self._orders: list[dict[str, Order]] = [{} for _ in state.tree.nodes]
+        """By queue index: claim -> order, as the rules said it."""
         self._turns: dict[int, _Turn] = {}
-        self._active = [0 for _ in state.tree.nodes]
+        self._claims = Claims(state, rules, self._draft)
         self._reask_ms: int | None = None
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
         self._reservations = Reservations(state, self._agenda, self._draft, self._packer)
@@ -147,6 +158,10 @@ class _Cycle:
         """Jobs to which room is promised; asked for membership and counted only."""
         self._revoked: set[str] = set()
         """Leases that this cycle revokes; asked for membership only."""
+        self._revisions: dict[str, int] = {}
+        """Leases that this cycle shrinks -> their revision by that."""
+        self._newcomers: list[tuple[Job, LeaseGranted]] = []
+        """Elastic gangs that this cycle placed."""
         self._requeued = 0
         self._renting: frozenset[int] = frozenset()
         """Jobs for which nodes are on their way; asked for membership only."""
@@ -208,6 +223,12 @@ class _Cycle:
                 if name in lease.requests:
                     self._revoke(lease, "deadline")
 
+    def report_promises(self) -> None:
+        """Quota that is promised beyond what there is: when it becomes so, and whenever the amounts change."""
+        found = over_promises(self._state)
+        if found != self._state.over_promised:
+            self._emit(QuotaOverPromised(promises=found))
+
     # --- 2 -----------------------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
@@ -258,38 +279,52 @@ class _Cycle:
             seats = [(row, seat.ask, seat.gpus, seat.flavor) for row, seat in zip(rows, promise.seats, strict=True)]
             queue = self._queue(job)
             promised = Occupant(queue, tuple(seats))
-            if not is_there or (not victims and not self._draft.has_room(promised)):
+            occupants = [self._preemption.occupant(lease) for lease in victims] + self._still_leaving(promise)
+            if not is_there or (not occupants and not self._draft.has_room(promised)):
                 self._emit(PromiseReleased(job=job.id, cause="room-gone"))
-            elif victims:
-                occupants = [self._agenda.occupant(self._state, lease) for lease in victims]
+            elif occupants:
                 self._draft.promise(queue, seats, occupants)
                 self._promised.add(job.id)
             else:
                 self._grant_promised(job, queue, promise, promised)
 
+    def _still_leaving(self, promise: Promise) -> list[Occupant]:
+        """Members that leave for a promise and are still there, lease by lease."""
+        found: list[Occupant] = []
+        for name, revision in promise.shrinks:
+            lease = self._state.leases.get(name)
+            leaving = [seat for seat in lease.seats if seat.leaving == revision] if lease is not None else []
+            if lease is not None and leaving:
+                found.append(occupant_of(self._state, self._agenda.rows, lease, leaving))
+        return found
+
     def _grant_promised(self, job: Job, queue: QueueNode, promise: Promise, occupant: Occupant) -> None:
         self._draft.readmit(occupant)
         self._draft.leave(queue, job, True)
         attempt = job.attempts + 1
-        self._emit(
-            LeaseGranted(
-                lease=lease_id(JobId(job.id), attempt),
-                job=job.id,
-                attempt=attempt,
-                cluster=promise.cluster,
-                members=tuple(
-                    Member(
-                        role=seat.role,
-                        ordinal=seat.ordinal,
-                        node=seat.node,
-                        gpus=gpus_of(seat.gpus),
-                        slices=slices_of(seat.gpus),
-                    )
-                    for seat in promise.seats
-                ),
-                rule=promise.rule,
-            )
+        granted = LeaseGranted(
+            lease=lease_id(JobId(job.id), attempt),
+            job=job.id,
+            attempt=attempt,
+            cluster=promise.cluster,
+            members=tuple(
+                Member(
+                    role=seat.role,
+                    ordinal=seat.ordinal,
+                    node=seat.node,
+                    gpus=gpus_of(seat.gpus),
+                    slices=slices_of(seat.gpus),
+                )
+                for seat in promise.seats
+            ),
+            rule=promise.rule,
         )
+        self._grant(job, granted)
+
+    def _grant(self, job: Job, granted: LeaseGranted) -> None:
+        if job.cls.is_elastic:
+            self._newcomers.append((job, granted))
+        self._emit(granted)
 
     def refresh(self) -> None:
         """Order the jobs that began to wait, and line up every queue that has work."""
@@ -303,8 +338,7 @@ class _Cycle:
                 self._line_up(turn, group, group.live())
             if turn.heap:
                 self._turns[node.index] = turn
-                for up in node.path:
-                    self._active[up.index] += 1
+                self._claims.put(node, turn.heap[0][0].job)
 
     def _line_up(self, turn: _Turn, group: Group, behind: Iterator[Entry]) -> None:
         for entry in behind:
@@ -335,22 +369,35 @@ class _Cycle:
             self._grant_if_it_fits(job, queue, self._agenda.needs_of(self._state, job), mask)
 
     def _next_queue(self) -> QueueNode | None:
-        node = self._state.tree.root
-        if self._active[node.index] == 0:
+        """Down the tree: at each level the child that goes first, for the claims of the queues below that remain."""
+        node, claims = self._state.tree.root, self._claims
+        if not claims.below(node):
             return None
+        remaining = tuple(claims.below(node))
         while node.children:
-            active = [child for child in node.children if self._active[child.index]]
-            node = active[0] if len(active) == 1 else min(active, key=lambda child: (self._order(child), child.name))
+            ways = [(child, claim) for child in node.children for claim in claims.below(child) if claim in remaining]
+            if len(ways) > 1:
+                ranks = [(self._order(child, claim), child.name) for child, claim in ways]
+                first = min(ranks)
+                ways = [way for way, rank in zip(ways, ranks, strict=True) if rank == first]
+            node, remaining = ways[0][0], tuple(claim for _, claim in ways)
         return node
 
-    def _order(self, queue: QueueNode) -> Order:
-        order = self._orders[queue.index]
+    def _order(self, queue: QueueNode, claim: str) -> Order:
+        known = self._orders[queue.index]
+        order = known.get(claim)
         if order is None:
-            answer = self._rules.queue_order(self._draft.queue_facts(queue, self._oldest(queue)), self._state.now_ms)
+            facts = self._draft.queue_facts(queue, self._oldest(queue), claim)
+            answer = self._rules.queue_order(facts, self._state.now_ms)
             if answer.fault is not None:
                 self._agenda.faults[answer.fault] = None
-            order = self._orders[queue.index] = tuple(answer.value)
+            order = known[claim] = tuple(answer.value)
         return order
+
+    def _order_for(self, job: Job) -> Callable[[QueueNode], Order]:
+        """How queues are ordered for the claim of the job's queue."""
+        claim = self._claims.dominant(self._queue(job), job)
+        return lambda queue: self._order(queue, claim)
 
     def _oldest(self, queue: QueueNode) -> int:
         if "queue.oldest_ms" not in self._rules.queue_order_reads:
@@ -366,16 +413,17 @@ class _Cycle:
         elif (refusal := self._try(entry.job, queue, group)) is None:
             self._line_up(turn, group, behind)
             for node in queue.path:
-                self._orders[node.index] = None
+                self._orders[node.index].clear()
         else:
             self._turn_down(entry.job, queue, group, refusal)
         self._end_if_empty(queue, turn)
 
     def _end_if_empty(self, queue: QueueNode, turn: _Turn) -> None:
-        if not turn.heap and not turn.is_over:
+        if turn.heap:
+            self._claims.put(queue, turn.heap[0][0].job)
+        else:
             turn.is_over = True
-            for node in queue.path:
-                self._active[node.index] -= 1
+            self._claims.withdraw(queue)
 
     def _try_the_chosen(self) -> None:
         """Who holds a reservation was chosen, and is tried before anybody who has come since."""
@@ -390,7 +438,7 @@ class _Cycle:
             refusal = self._try(job, group.queue, group)
             if refusal is None:
                 for node in group.queue.path:
-                    self._orders[node.index] = None
+                    self._orders[node.index].clear()
                 continue
             turn.heap = [item for item in turn.heap if item[1] is not group]
             heapq.heapify(turn.heap)
@@ -494,9 +542,10 @@ class _Cycle:
         plan = self._preemption.find(job, queue, needs, mask, refusal)
         if plan is None:
             return False
-        occupants = [candidate.occupant for candidate in plan.victims]
+        occupants = [candidate.occupant for candidate in (*plan.victims, *plan.shrunk)]
         for candidate in plan.victims:
             self._revoke(candidate.lease, candidate.cause, job.id, candidate.rule)
+        shrinks = self._shrink(plan.shrunk, job)
         self._emit(
             RoomPromised(
                 job=job.id,
@@ -504,12 +553,39 @@ class _Cycle:
                 members=self._members(job, plan.seats),
                 victims=tuple(candidate.lease.id for candidate in plan.victims),
                 rule=plan.rule,
+                shrinks=shrinks,
             )
         )
         at = [(seat.row, seat.need.ask_on(seat.kind_before), seat.gpus, seat.flavor) for seat in plan.seats]
         self._draft.promise(queue, at, occupants)
         self._promised.add(job.id)
         return True
+
+    def _shrink(self, shrunk: list[Candidate], job: Job) -> tuple[ShrinkAwaited, ...]:
+        """Members of elastic gangs leave for a job; one decision for each gang."""
+        by_lease: dict[str, list[Candidate]] = {}
+        for candidate in shrunk:
+            by_lease.setdefault(candidate.lease.id, []).append(candidate)
+        awaited: list[ShrinkAwaited] = []
+        for name, members in by_lease.items():
+            lease, first = members[0].lease, members[0]
+            revision = self._revisions[name] = self._revisions.get(name, lease.revision) + 1
+            leaving = [candidate.member for candidate in members if candidate.member is not None]
+            for seat in leaving:
+                self._preemption.shrink(lease, seat)
+            self._emit(
+                LeaseShrunk(
+                    lease=name,
+                    revision=revision,
+                    members=tuple(MemberName(role=seat.role, ordinal=seat.ordinal) for seat in leaving),
+                    cause=first.cause,
+                    for_job=job.id,
+                    grace_ms=lease.job.cls.spec.grace_ms,
+                    rule=first.rule,
+                )
+            )
+            awaited.append(ShrinkAwaited(lease=name, revision=revision))
+        return tuple(awaited)
 
     def _ask_again(self, at_ms: int) -> None:
         self._reask_ms = at_ms if self._reask_ms is None else min(self._reask_ms, at_ms)
@@ -546,8 +622,11 @@ class _Cycle:
 
     # --- quota and room ----------------------------------------------------------------------------------------------
 
-    def _quota_refusal(self, job: Job, queue: QueueNode) -> Refusal | None:
-        asked = dict(job.cls.resources)
+    def _quota_refusal(
+        self, job: Job, queue: QueueNode, more: tuple[tuple[str, int], ...] | None = None
+    ) -> Refusal | None:
+        """Why the quota has no room for the job, or for so much more of it."""
+        asked = dict(job.cls.resources if more is None else more)
         keys = [key for key in queue.limited if key[0] == "any" and key[1] in asked]
         for key in keys:
             if queue.cells[key].potential < asked[key[1]]:
@@ -601,7 +680,7 @@ class _Cycle:
             return False
         self._draft.leave(queue, job, True)
         self._reservations.granted(queue, seats, job.cls.spec.estimate_ms)
-        self._emit(self._lease(job, seats))
+        self._grant(job, self._lease(job, seats))
         return True
 
     def _lease(self, job: Job, seats: list[DraftSeat]) -> LeaseGranted:
@@ -653,6 +732,24 @@ class _Cycle:
         for event in burst.requested:
             self._emit(event)
 
+    def grow(self) -> None:
+        """Elastic gangs get more members, now that all who wait have had their turn."""
+        state, agenda = self._state, self._agenda
+        if not state.elastic and not self._newcomers:
+            return
+        if not self._rules.may_preempt and any(refusal.reason in WAITS_FOR_ROOM for _, refusal in self._refused):
+            return
+        there = [
+            growing_lease(state, agenda, lease)
+            for lease in state.elastic.values()
+            if lease.id not in self._revoked and lease.id not in self._revisions
+        ]
+        there.extend(growing_newcomer(state, agenda, job, granted) for job, granted in self._newcomers)
+        growth = Growth(state, self._rules, agenda, self._draft, self._packer, self._reservations)
+        growing = [one for one in there if one is not None]
+        for event in growth.run(growing, lambda job, queue, more: self._quota_refusal(job, queue, more) is None):
+            self._emit(event)
+
     def release_rent(self) -> None:
         """Give back what stands idle and what is past its deadline."""
         state = self._state
@@ -693,30 +790,44 @@ class _Cycle:
     def record_waiting(self) -> None:
         """Say for each group that still waits why, where that has changed."""
         self._waiting: dict[str, int] = {}
+        apart = self._set_apart()
         for group, refusal in self._refused:
-            waiting = [
-                entry.job
-                for entry in group.live()
-                if entry.id not in self._draft.gone and entry.id not in self._promised
-            ]
-            if self._renting:
-                renting = [job for job in waiting if job.id in self._renting]
-                waiting = [job for job in waiting if job.id not in self._renting]
-                self._record_part(group, renting, Refusal(Reason.PROVISIONING))
-            self._record_part(group, waiting, refusal)
-        promised = sum(1 for id_ in sorted(self._promised) if id_ not in self._draft.gone)
+            others = {job.id for part in apart.get(group.cls.index, ()) for job in part}
+            renting = [job for job in apart.get(group.cls.index, ([], []))[1] if self._agenda.is_in(group, job)]
+            if renting:
+                self._record_part(group, renting[0], len(renting), Refusal(Reason.PROVISIONING))
+            left = (e for e in group.live() if e.id not in self._draft.gone and e.id not in others)
+            head = next(left, None)
+            if head is not None:
+                self._record_part(group, head.job, 1 + self._count_behind(group, left, len(others)), refusal)
+        promised = sum(len(part[0]) for part in apart.values())
         if promised:
             self._waiting[Reason.ROOM_PROMISED.slug] = promised
         if self._requeued:
             self._waiting["requeued"] = self._requeued
 
-    def _record_part(self, group: Group, waiting: list[Job], refusal: Refusal) -> None:
-        if not waiting:
-            return
+    def _count_behind(self, group: Group, left: Iterator[Entry], apart: int) -> int:
+        """How many jobs wait behind the first of a group; not by counting them, where all of their class are here."""
+        if not self._agenda.is_grouped_by_class:
+            return sum(1 for _ in left)
+        return group.cls.waiting - self._draft.left.get(group.cls.index, 0) - apart - 1
+
+    def _set_apart(self) -> dict[int, tuple[list[Job], list[Job]]]:
+        """By class: the waiting jobs to which room is promised, and those for which nodes are on their way; by id."""
+        apart: dict[int, tuple[list[Job], list[Job]]] = {}
+        for id_ in sorted(self._promised | self._renting):
+            job = self._state.jobs.get(id_)
+            if job is None or id_ in self._draft.gone or job.phase not in (Phase.SUBMITTED, Phase.WAITING):
+                continue
+            promised, renting = apart.setdefault(job.cls.index, ([], []))
+            (promised if id_ in self._promised else renting).append(job)
+        return apart
+
+    def _record_part(self, group: Group, head: Job, count: int, refusal: Refusal) -> None:
         slug = refusal.reason.slug
-        self._waiting[slug] = self._waiting.get(slug, 0) + len(waiting)
-        if waiting[0].recorded_reason != refusal.reason:
-            self._emit(self._jobs_waiting(group, waiting[0], len(waiting), refusal))
+        self._waiting[slug] = self._waiting.get(slug, 0) + count
+        if head.recorded_reason != refusal.reason:
+            self._emit(self._jobs_waiting(group, head, count, refusal))
 
     def _jobs_waiting(self, group: Group, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
         refused: Tally | None = None
@@ -756,7 +867,7 @@ class _Cycle:
         self.watch.waits_for = made.get(job.id, known.victims if known is not None else ())
         if job.id in self._promised:
             self.watch.refusal = Refusal(Reason.ROOM_PROMISED)
-        fill_in(self.watch, self._state, self._agenda, self._draft, job, self._order)
+        fill_in(self.watch, self._state, self._agenda, self._draft, job, self._order_for(job))
 
     def close(self) -> tuple[Decision, ...]:
         """The cycle's own record, last."""

@@ -45,6 +45,8 @@ class Draft:
         self.running = list(state.running)
         self.gone: set[int] = set()
         """Jobs that this cycle placed, refused or ended; asked for membership only."""
+        self.left: dict[int, int] = {}
+        """How many of each class they are."""
 
     def sit(self, queue: QueueNode, seat: DraftSeat) -> None:
         """Put one member on its node."""
@@ -131,14 +133,15 @@ class Draft:
     def leave(self, queue: QueueNode, job: Job, is_placed: bool) -> None:
         """The job no longer waits; if placed, it counts as running."""
         self.gone.add(job.id)
+        self.left[job.cls.index] = self.left.get(job.cls.index, 0) + 1
         for node in queue.path:
             self.pending[node.index] -= 1
             if is_placed:
                 self.running[node.index] += 1
 
-    def queue_facts(self, node: QueueNode, oldest_ms: int) -> QueueFacts:
-        """What rules see of a queue now."""
-        share = self.share_ppb(node)
+    def queue_facts(self, node: QueueNode, oldest_ms: int, claim: str = "") -> QueueFacts:
+        """What rules see of a queue now; of a cohort, for the claim of a queue below it."""
+        share = self.share_ppb(node, claim)
         gpu_keys = [key for key in node.limited if key[1] == GPU]
         return QueueFacts(
             name=node.name,
@@ -154,9 +157,12 @@ class Draft:
             oldest_ms=oldest_ms,
         )
 
-    def share_ppb(self, node: QueueNode) -> int:
-        """Dominant share of the capacity that is there, in parts per billion, rounded up (DRF, NSDI'11)."""
+    def share_ppb(self, node: QueueNode, claim: str = "") -> int:
+        """Dominant share of the capacity that is there, in parts per billion, rounded up (DRF, NSDI'11); of a cohort,
+        if a claim is given, its share of that resource, see :mod:`controlplane.scheduler.claims`."""
         used, capacity = self.used[node.index], self._state.capacity
+        if claim and node.children:
+            return share_ppb(used.get(claim, 0), capacity.get(claim, 0))
         return max((share_ppb(amount, capacity.get(name, 0)) for name, amount in used.items()), default=0)
 
     def weighted_share_with(self, node: QueueNode, gang: tuple[tuple[str, int], ...], sign: int) -> int:

@@ -39,6 +39,7 @@ from controlplane.domain.events import (
     PolicyActivated,
     PromiseReleased,
     QueueConfigured,
+    QuotaOverPromised,
     ReservationMade,
     ReservationReleased,
     RoomPromised,
@@ -155,6 +156,7 @@ def _queue(state: State, job: Job) -> QueueNode:
 
 
 def _count_pending(state: State, job: Job, change: int) -> None:
+    job.cls.waiting += change
     for node in _queue(state, job).path:
         state.pending[node.index] += change
 
@@ -310,7 +312,7 @@ def _lease_grown(state: State, event: LeaseGrown) -> None:
     lease = state.leases[event.lease]
     seats = tuple(replace(seat, since=event.revision) for seat in _seats(state, lease.job, event.members))
     lease.revision = event.revision
-    lease.seats += seats
+    _set_seats(state, lease, lease.seats + seats)
     for seat in seats:
         _sit(state, lease, seat)
 
@@ -319,9 +321,14 @@ def _lease_shrunk(state: State, event: LeaseShrunk) -> None:
     lease = state.leases[event.lease]
     lease.revision = event.revision
     leaving = {(member.role, member.ordinal) for member in event.members}
-    lease.seats = tuple(
-        replace(seat, leaving=event.revision) if (seat.role, seat.ordinal) in leaving else seat for seat in lease.seats
-    )
+    seats = (replace(s, leaving=event.revision) if (s.role, s.ordinal) in leaving else s for s in lease.seats)
+    _set_seats(state, lease, tuple(seats))
+
+
+def _set_seats(state: State, lease: Lease, seats: tuple[Seat, ...]) -> None:
+    lease.seats = seats
+    if state.agenda is not None:
+        state.agenda.members_changed(lease)
 
 
 def _lease_resized(state: State, lease: Lease, event: LeaseObserved) -> None:
@@ -345,7 +352,7 @@ def _lease_resized(state: State, lease: Lease, event: LeaseObserved) -> None:
 
 
 def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
-    lease.seats = tuple(seat for seat in lease.seats if not any(seat is other for other in out))
+    _set_seats(state, lease, tuple(seat for seat in lease.seats if not any(seat is other for other in out)))
     queue = _queue(state, lease.job)
     for seat in out:
         _stand_up(state, queue, lease, seat)
@@ -392,9 +399,9 @@ def _node_observed(state: State, event: NodeObserved) -> None:
     build = _build(event)
     node = state.nodes.get(event.node)
     if node is not None and node.state is not NodeState.LOST:
-        state.count_capacity(node.build, -1)
+        state.count_capacity(node.build, -1, is_rented=node.request is not None)
     if event.state is not NodeState.LOST:
-        state.count_capacity(build, 1)
+        state.count_capacity(build, 1, is_rented=event.request is not None)
     if node is None:
         node = Node(event.node, build, state.kinds.empty(build), event.state, event.request)
         state.nodes[event.node] = node
@@ -520,10 +527,16 @@ def _queue_configured(state: State, event: QueueConfigured) -> None:
             state.arrivals.append(job)
 
 
+def _quota_over_promised(state: State, event: QuotaOverPromised) -> None:
+    state.over_promised = event.promises
+
+
 def recount(state: State) -> None:
     """After a change of the tree: everything that is kept by queue, from the jobs and leases."""
     state.charged = state.tree.empty_charges()
     state.used = [{} for _ in state.tree.nodes]
+    for cls in state.classes.values():
+        cls.waiting = 0
     state.pending = [0 for _ in state.tree.nodes]
     state.running = [0 for _ in state.tree.nodes]
     state.charge_keys = {}
@@ -671,6 +684,7 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     PromiseReleased: _promise_released,
     ReservationMade: _reservation_made,
     ReservationReleased: _reservation_released,
+    QuotaOverPromised: _quota_over_promised,
     JobRequeued: _job_requeued,
     JobEnded: _job_ended,
     JobsWaiting: _jobs_waiting,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.scheduler.quota import QueueNode
-from controlplane.scheduler.state import Ask, Lease, State
+from controlplane.scheduler.state import Ask, Lease, Seat, State
 
 SeatAt = tuple[int, Ask, tuple[int, ...], str]
 """(row, what it asks, its GPUs, flavor)"""
@@ -21,8 +21,11 @@ class Occupant:
     end_ms: int | None = None
 
 
-def occupant_of(state: State, rows: Mapping[str, int], lease: Lease) -> Occupant:
-    """A lease as the draft sees it. Row -1 is a node that is not there any more."""
+def occupant_of(state: State, rows: Mapping[str, int], lease: Lease, members: Iterable[Seat] | None = None) -> Occupant:
+    """A lease as the draft sees it, or some of its members. Row -1 is a node that is not there any more."""
     queue = state.tree.by_name.get(lease.job.cls.spec.queue, state.tree.root)
-    seats = tuple((rows.get(seat.node, -1), seat.ask, seat.gpus, seat.flavor) for seat in lease.seats)
+    seats = tuple(
+        (rows.get(seat.node, -1), seat.ask, seat.gpus, seat.flavor)
+        for seat in (lease.seats if members is None else members)
+    )
     return Occupant(queue, seats)

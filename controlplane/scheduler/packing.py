@@ -115,8 +115,7 @@ class Packer:
         ``mask`` marks rows that the job may use at all; ``None`` is all of them. ``policy`` is what the rules want for
         the gang's topology where the job itself says nothing.
         """
-        is_by_memory = any(need.ask.amounts.gpu_memory_bytes for need in needs)
-        flavored = [key for key in queue.limited if key[0] != "any" or (is_by_memory and key[1] == GPU)]
+        flavored = self._flavored(queue, needs)
         members = needs[0].ask.role.count if len(needs) == 1 else sum(need.ask.role.count for need in needs)
         if members == 1:
             return self._place_one(job, needs[0], queue, flavored, mask)
@@ -130,11 +129,21 @@ class Packer:
                 return seats
         return None
 
+    def place_member(self, job: int, need: Need, queue: QueueNode, ordinal: int, mask: Mask) -> DraftSeat | None:
+        """One more member of a gang that sits already, on its best node; it is sitting on the draft then."""
+        seats = self._place_one(job, need, queue, self._flavored(queue, (need,)), mask, ordinal)
+        return seats[0] if seats is not None else None
+
+    def _flavored(self, queue: QueueNode, needs: tuple[Need, ...]) -> list[Key]:
+        """The keys of the queue's quota that depend on where members go."""
+        is_by_memory = any(need.ask.amounts.gpu_memory_bytes for need in needs)
+        return [key for key in queue.limited if key[0] != "any" or (is_by_memory and key[1] == GPU)]
+
     def _place_one(
-        self, job: int, need: Need, queue: QueueNode, flavored: list[Key], mask: Mask | None
+        self, job: int, need: Need, queue: QueueNode, flavored: list[Key], mask: Mask | None, ordinal: int = 0
     ) -> list[DraftSeat] | None:
         allowed = self._allowed_flavors(queue, flavored, need, mask) if flavored else mask
-        seat = self._seat(job, need, 0, allowed)
+        seat = self._seat(job, need, ordinal, allowed)
         if seat is None:
             return None
         self._draft.sit(queue, seat)

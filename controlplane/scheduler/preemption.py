@@ -3,7 +3,9 @@
 Mechanism, not to be switched off by a rule: victims are whole gangs; they are evicted only together with the placement
 that they enable, which was found on a draft without them (provable benefit); every victim is needed, since each was put
 back and found to be in the way; a queue is never reclaimed from below its nominal quota; free room counts first.
-Rules say who may evict whom, and what an eviction costs.
+Rules say who may evict whom, and what an eviction costs. Before anybody is evicted, elastic gangs shrink: their members
+above the minimum, the last that came first, are candidates of their own in front of all others, with the cost of their
+gang.
 
 The search: candidates in the order of (cost, newest, id); the shortest prefix whose removal lets the gang start, by
 doubling and bisection; of the prefix those that sit where the gang would, or whose quota it needs; each of these is put back if the
@@ -15,43 +17,63 @@ the victim's queue still has at least the share of the preemptor's afterwards.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from controlplane.domain.ids import JobId, job_label
+from controlplane.domain.quantities import GPU
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.facts import ShortageFacts, VictimFacts
 from controlplane.scheduler.needs import Need
-from controlplane.scheduler.occupants import Occupant
+from controlplane.scheduler.occupants import Occupant, occupant_of
 from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.quota import QueueNode, available
 from controlplane.scheduler.rules import Rules
-from controlplane.scheduler.state import Job, Lease, State
+from controlplane.scheduler.state import Job, Lease, Seat, State
 from controlplane.scheduler.verdicts import Refusal
 
 HOUR_MS = 3_600_000
+SURPLUS = "surplus"
+"""The scope that takes only members above the minimum, whoever is more urgent: of its own queue, and of queues that use
+more than their nominal quota or have none."""
 
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A lease that may be evicted for the job at hand."""
+    """A lease that may be evicted for the job at hand, or one member that an elastic one can do without."""
 
     cost: int
     lease: Lease
     occupant: Occupant
     scope: str
     rule: str | None
+    member: Seat | None = None
+    """The member, of a lease that goes on without it."""
+    number: int = 0
+    """Among the members of its lease."""
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """The total order: cheapest, then newest, then by id."""
-        return (self.cost, -self.lease.granted_ms, -self.lease.job.id)
+    def rank(self) -> tuple[int, int, int, int, int]:
+        """The total order: members first, then the cheapest, then the newest, then by id."""
+        whole = int(self.member is None)
+        return (whole, self.cost, -self.lease.granted_ms, -self.lease.job.id, self.number)
+
+    @property
+    def resources(self) -> tuple[tuple[str, int], ...]:
+        """(resource, amount) that its queue uses less without it."""
+        if not self.lease.job.cls.is_elastic:
+            return self.lease.job.cls.resources
+        total: dict[str, int] = {}
+        for _, ask, _, _ in self.occupant.seats:
+            for name, amount in ask.resources:
+                total[name] = total.get(name, 0) + amount
+        return tuple(sorted(total.items()))
 
     @property
     def cause(self) -> str:
         """What the revocation says."""
-        return "reclaimed" if self.scope in ("reclaim", "fair-share") else "preempted"
+        return "preempted" if self.scope in ("queue", "cohort") else "reclaimed"
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +81,11 @@ class Plan:
     """An eviction and the placement that it enables."""
 
     victims: list[Candidate]
+    """Whole gangs."""
     seats: list[DraftSeat]
     rule: str | None
+    shrunk: list[Candidate]
+    """Members of gangs that go on, those of one gang beside each other."""
 
 
 class Preemption:
@@ -85,6 +110,22 @@ class Preemption:
         """Leases by queue, the least urgent first."""
         self._taken: set[str] = set()
         """Leases that are on their way out already; asked for membership only."""
+        self._leaving: set[tuple[str, str, int]] = set()
+        """(lease, role, ordinal) of members that this cycle told to leave; asked for membership only."""
+
+    def shrink(self, lease: Lease, member: Seat) -> None:
+        """The member is told to leave: it is nobody's victim any more."""
+        self._leaving.add((lease.id, member.role, member.ordinal))
+
+    def staying(self, lease: Lease) -> list[Seat]:
+        """The members of a lease that nobody has told to leave, in the order in which they came."""
+        return [seat for seat in lease.staying() if (lease.id, seat.role, seat.ordinal) not in self._leaving]
+
+    def occupant(self, lease: Lease) -> Occupant:
+        """A lease as a victim: what it holds and is not on its way out already."""
+        if not lease.job.cls.is_elastic:
+            return self._agenda.occupant(self._state, lease)
+        return occupant_of(self._state, self._agenda.rows, lease, self.staying(lease))
 
     def spare(self, lease: str) -> None:
         """The lease is being revoked: it is nobody's victim any more."""
@@ -127,14 +168,38 @@ class Preemption:
             answer = self._rules.preemption_victim(facts, self._victim_facts(lease))
             if answer.fault is not None:
                 self._agenda.faults[answer.fault] = None
-            if answer.value is not None:
+            if answer.value is None:
+                continue
+            if lease.job.cls.is_elastic:
+                found.extend(self._parts(lease, answer.value, scope, answer.rule))
+            else:
                 occupant = self._agenda.occupant(self._state, lease)
                 found.append(Candidate(answer.value, lease, occupant, scope, answer.rule))
         return sorted(found, key=lambda candidate: candidate.rank)
 
+    def _parts(self, lease: Lease, cost: int, scope: str, rule: str | None) -> Iterator[Candidate]:
+        """An elastic lease: each member that it can do without, the last that came first; then the rest of it."""
+        rows = self._agenda.rows
+        staying = self.staying(lease)
+        spare = {ask.role.name: -ask.role.count for ask in lease.job.cls.asks}
+        for seat in staying:
+            spare[seat.role] += 1
+        rest: list[Seat] = []
+        for number, seat in enumerate(reversed(staying)):
+            if spare[seat.role] > 0:
+                spare[seat.role] -= 1
+                yield Candidate(cost, lease, occupant_of(self._state, rows, lease, [seat]), scope, rule, seat, number)
+            else:
+                rest.append(seat)
+        if scope != SURPLUS:
+            rest.reverse()
+            yield Candidate(cost, lease, occupant_of(self._state, rows, lease, rest), scope, rule)
+
     def _within_reach(self, job: Job, queue: QueueNode, scopes: list[str], is_within: bool) -> Iterable[Lease]:
         """All leases, where other queues may be looked at; else those of its own queue, if any is less urgent."""
         if "cohort" in scopes or "fair-share" in scopes or ("reclaim" in scopes and is_within):
+            return self._state.leases.values()
+        if SURPLUS in scopes and self._state.elastic:
             return self._state.leases.values()
         if self._by_queue is None:
             self._by_queue = {}
@@ -151,12 +216,16 @@ class Preemption:
         theirs = self._queue_of(lease)
         is_lower = lease.job.cls.spec.priority < job.cls.spec.priority
         if theirs is queue:
-            return "queue" if is_lower and "queue" in scopes else None
+            if is_lower and "queue" in scopes:
+                return "queue"
+            return SURPLUS if SURPLUS in scopes and lease.job.cls.is_elastic else None
         if is_lower and "cohort" in scopes and _top(theirs) is _top(queue):
             return "cohort"
         if is_within and "reclaim" in scopes:
             return "reclaim"
-        return "fair-share" if "fair-share" in scopes else None
+        if "fair-share" in scopes:
+            return "fair-share"
+        return SURPLUS if SURPLUS in scopes and lease.job.cls.is_elastic else None
 
     def _queue_of(self, lease: Lease) -> QueueNode:
         return self._state.tree.by_name.get(lease.job.cls.spec.queue, self._state.tree.root)
@@ -167,14 +236,15 @@ class Preemption:
         running_ms = now_ms - lease.granted_ms
         every_ms = spec.checkpoint_every_ms
         facts = self._draft.queue_facts(queue, 0)
+        members, gpus_milli = self._size(lease)
         return VictimFacts(
             id=job_label(JobId(job.id)),
             queue=spec.queue,
             user=spec.user,
             priority=spec.priority,
             labels=job.cls.facts.labels,
-            members=job.cls.facts.members,
-            gpus_milli=job.cls.facts.gpus_milli,
+            members=members,
+            gpus_milli=gpus_milli,
             running_ms=running_ms,
             unsaved_ms=running_ms if every_ms is None else running_ms % every_ms,
             evictions=job.evicted,
@@ -182,6 +252,13 @@ class Preemption:
             is_borrowing=facts.gpu_borrowed_milli > 0,
             queue_weighted_share_ppb=facts.weighted_share_ppb,
         )
+
+    def _size(self, lease: Lease) -> tuple[int, int]:
+        """(members, milli-GPU) that would be lost."""
+        if not lease.job.cls.is_elastic:
+            return lease.job.cls.facts.members, lease.job.cls.facts.gpus_milli
+        staying = self.staying(lease)
+        return len(staying), sum(dict(seat.ask.resources).get(GPU, 0) for seat in staying)
 
 
 class _Search:
@@ -207,6 +284,8 @@ class _Search:
         for candidate in candidates:
             if candidate.scope == "reclaim" and not self._is_above_nominal(candidate):
                 continue
+            if candidate.scope == SURPLUS and not self._may_take_surplus(candidate):
+                continue
             if candidate.scope == "fair-share" and not self._has_larger_share(candidate):
                 continue
             self._draft.evict(candidate.occupant, rooms=False)
@@ -228,6 +307,11 @@ class _Search:
                 return False
         return True
 
+    def _may_take_surplus(self, candidate: Candidate) -> bool:
+        theirs, asked = self._of._queue_of(candidate.lease), dict(self._job.cls.resources)
+        is_limited = any(key[1] in asked for key in theirs.limited)
+        return theirs is self._queue or not is_limited or self._is_above_nominal(candidate)
+
     def _has_larger_share(self, candidate: Candidate) -> bool:
         """Whether, after the exchange, the victim's side still has at least the weighted share of the preemptor's, at
         the level right below what both have in common."""
@@ -236,7 +320,7 @@ class _Search:
         side = next(node for node in theirs.path if node.parent is common)
         mine = next(node for node in self._queue.path if node.parent is common)
         after = self._draft.weighted_share_with(mine, self._job.cls.resources, 1)
-        left = self._draft.weighted_share_with(side, candidate.lease.job.cls.resources, -1)
+        left = self._draft.weighted_share_with(side, candidate.resources, -1)
         if mine.weight == 0:
             return False
         return after <= left
@@ -293,7 +377,17 @@ class _Search:
             self._draft.evict(candidate.occupant)
         self._draft.stand_up(self._queue, seats)
         kept.reverse()
-        return Plan(kept, seats, rule)
+        return self._planned(kept, seats, rule)
+
+    def _planned(self, kept: list[Candidate], seats: list[DraftSeat], rule: str | None) -> Plan:
+        """Whoever is evicted leaves with all of its members, those that could have been spared included."""
+        victims = [candidate for candidate in kept if candidate.member is None]
+        evicted = [candidate.lease for candidate in victims]
+        for candidate in victims:
+            candidate.occupant = self._of.occupant(candidate.lease)
+        shrunk = [candidate for candidate in kept if candidate.member is not None and candidate.lease not in evicted]
+        shrunk.sort(key=lambda candidate: (candidate.lease.number, candidate.number))
+        return Plan(victims, seats, rule, shrunk)
 
     def _exceeds_quota(self) -> bool:
         return any(available(self._queue, key, self._draft.charged) < 0 for key in self._queue.limited)

@@ -65,7 +65,10 @@ class Reservations:
     def mask(self, job: Job, mask: Mask | None) -> Mask | None:
         """Rows that are not kept from the job by a reservation of a job that was tried before it."""
         estimate = job.cls.spec.estimate_ms
-        end_ms = None if estimate is None else self._state.now_ms + estimate
+        return self.mask_until(None if estimate is None else self._state.now_ms + estimate, mask)
+
+    def mask_until(self, end_ms: int | None, mask: Mask | None) -> Mask | None:
+        """Rows that are not kept from whoever leaves at that instant (``None``: nobody knows)."""
         for reserved in self.made:
             if end_ms is not None and reserved.start_ms is not None and end_ms < reserved.start_ms:
                 continue

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState
+from controlplane.domain.events import OverPromise
 from controlplane.domain.model import Model
 from controlplane.domain.queues import QueueSpec
 from controlplane.domain.workloads import JobSpec
@@ -67,6 +68,7 @@ def take(state: State) -> bytes:
             for promise in state.promises.values()
         ],
         "reservations": [[r.job, r.start_ms, r.nodes, r.rule] for r in state.reservations.values()],
+        "over_promised": [_plain(promise) for promise in state.over_promised],
         "searched_ms": state.searched_ms,
         "requests": [asdict(request) for request in state.requests.values()],
         "arrivals": [job.id for job in state.arrivals if job.id in state.jobs],
@@ -99,6 +101,7 @@ def restore(body: bytes) -> State:
     _restore_nodes(state, plain)
     _restore_jobs(state, plain)
     state.requests = {request["id"]: _request(request) for request in plain["requests"]}
+    state.over_promised = tuple(OverPromise.model_validate(promise) for promise in plain["over_promised"])
     state.is_requeued = plain["is_requeued"]
     state.counts = Counts(**plain["counts"])
     counts, seen, typical, is_configured = plain["typical"]
@@ -116,7 +119,7 @@ def _restore_nodes(state: State, plain: Plain) -> None:
         made = Build(**{**build, **pairs})
         state.nodes[name] = Node(name, made, 0, NodeState(node_state), request, topology=tuple(topology))
         if state.nodes[name].state is not NodeState.LOST:
-            state.count_capacity(made, 1)
+            state.count_capacity(made, 1, is_rented=request is not None)
 
 
 def _restore_jobs(state: State, plain: Plain) -> None:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
+from controlplane.domain.events import OverPromise
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI, PPM
 from controlplane.domain.queues import ANY_FLAVOR, QueueSpec
@@ -95,6 +96,8 @@ class JobClass:
     """(resource, amount) of the whole gang; sorted."""
     facts: JobFacts
     """Of the first such job."""
+    waiting: int = 0
+    """How many of them wait."""
     shapes: tuple[tuple[Shape, int], ...] = ()
     """The shapes of its members and how many there are of each, for the measure of fragmentation."""
     most: dict[str, int] = field(default_factory=dict)
@@ -196,6 +199,11 @@ class Lease:
     """The position of its grant: leases are in this order."""
     is_rigid: bool = False
     """Its cluster did not let it grow: it is not tried again."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it has less than its most, and nothing is known that keeps it there."""
+        return self.revoked is None and not self.is_rigid and len(self.seats) < sum(self.job.cls.most.values())
 
     def staying(self) -> list[Seat]:
         """The members that were not told to leave, in the order in which they came."""
@@ -326,6 +334,10 @@ class State:
         self.nodes: dict[str, Node] = {}
         self.capacity: dict[str, int] = {}
         """By resource, over all nodes that are not lost."""
+        self.owned: dict[Key, int] = {}
+        """(flavor, resource) -> amount, over those of them that are not rented."""
+        self.over_promised: tuple[OverPromise, ...] = ()
+        """As it was last reported."""
         self.jobs: dict[int, Job] = {}
         self.leases: dict[str, Lease] = {}
         self.elastic: dict[str, Lease] = {}
@@ -379,6 +391,7 @@ class State:
         roles = tuple(_role_key(role) for role in spec.roles)
         labels = tuple(sorted(spec.labels.items()))
         limits = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts, spec.topology)
+        limits = (*limits, spec.grace_ms, spec.checkpoint_every_ms)
         key = (spec.queue, spec.user, spec.priority, roles, labels, *limits)
         found = self.classes.get(key)
         if found is None:
@@ -387,7 +400,7 @@ class State:
             self.classes_made += 1
             shapes = tuple((shape_of(role), role.count) for role in spec.roles)
             facts = _facts(spec, firm, submitted_ms)
-            found = JobClass(self.classes_made, spec, asks, _gang(asks), facts, shapes)
+            found = JobClass(self.classes_made, spec, asks, _gang(asks), facts, shapes=shapes)
             found.most = {role.name: role.count for role in spec.roles}
             found.is_elastic = any(role.least < role.count for role in spec.roles)
             self.classes[key] = found
@@ -411,11 +424,14 @@ class State:
             found = self.charge_keys[(queue.index, flavor)] = tuple(keys)
         return found
 
-    def count_capacity(self, build: Build, sign: int) -> None:
+    def count_capacity(self, build: Build, sign: int, *, is_rented: bool) -> None:
         """A node of the build came (1) or went (-1)."""
         amounts = {CPU: build.cpu_milli, MEMORY: build.memory_bytes, GPU: build.gpus * MILLI, **dict(build.other)}
         for resource, amount in amounts.items():
             self.capacity[resource] = self.capacity.get(resource, 0) + sign * amount
+            if not is_rented:
+                key = (build.flavor, resource)
+                self.owned[key] = self.owned.get(key, 0) + sign * amount
 
     def is_cloud(self, cluster: str) -> bool:
         """Whether the cluster is rented."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controlplane.scheduler.promises import over_promises
 from controlplane.scheduler.state import RequestPhase, State
 
 
@@ -9,12 +10,16 @@ def needs_cycle(state: State) -> bool:
     """Whether anything has happened since the last cycle that a cycle could act on."""
     if state.arrivals or state.cancels or state.returned or state.stranded or state.is_requeued:
         return True
+    if over_promises(state) != state.over_promised:
+        return True
     if any(
         request.phase is RequestPhase.ASKED and request.held_for not in state.jobs
         for request in state.requests.values()
     ):
         return True  # nodes are on their way for a job that is gone: they are given back before they cost anything
-    return state.freed != state.freed_at_tick and state.pending[0] > 0
+    if state.freed == state.freed_at_tick:
+        return False
+    return state.pending[0] > 0 or any(lease.may_grow for lease in state.elastic.values())
 
 
 def next_due_ms(state: State) -> int | None:

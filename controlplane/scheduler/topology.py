@@ -121,6 +121,13 @@ class DomainTree:
         starts = self.starts[inner]
         return int(np.searchsorted(starts, low)), int(np.searchsorted(starts, high))
 
+    def rows_beside(self, depth: int, row: int) -> Column:
+        """The rows of the domain of that depth in which a node is, itself included."""
+        position = int(np.flatnonzero(self.rows == row)[0])
+        domain = int(np.searchsorted(self.starts[depth], position, side="right")) - 1
+        low, high = self.span(depth, domain)
+        return self.rows[low:high]
+
     def name(self, depth: int, domain: int) -> str:
         """The path of a domain, such as ``home/z1/b2/r7``; names that nobody gave are left out."""
         path = self._paths[self.span(depth, domain)[0]]

@@ -15,6 +15,7 @@ from controlplane.domain.events import (
     CapacityReleased,
     CapacityRequested,
     ClusterConfigured,
+    CycleDecided,
     Event,
     JobCancelRequested,
     JobEnded,
@@ -73,6 +74,7 @@ class Expectations:
             "tally": self._tally,
             "rule": self._rule,
             "offers": self._offers,
+            "faults": self._faults,
             "reserved": self._reserved,
             "promised": self._promised,
         }
@@ -349,6 +351,14 @@ class Expectations:
                 for offer, text in as_map(wanted).items()
             }
         return expected, found
+
+    def _faults(self, given: object) -> tuple[object, object]:
+        """Parts of the sentences in which rules that erred were reported, in order."""
+        expected = [str(text) for text in as_list(given)]
+        told = [fault for event in self._events(CycleDecided) for fault in event.faults]
+        if len(told) != len(expected):
+            return expected, told
+        return expected, [text if text in fault else fault for text, fault in zip(expected, told, strict=True)]
 
     def _reserved(self, given: object) -> tuple[object, object]:
         """Job -> {start, nodes} of the reservation that it holds."""

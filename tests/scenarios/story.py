@@ -225,7 +225,7 @@ _ROLE: dict[str, tuple[str, Callable[[object], object]]] = {
     "mig": ("mig_profile", lambda value: value),
     "other": ("other", lambda value: value),
     "min": ("min_count", lambda value: value),
-    "max": ("max_count", lambda value: value),
+    "max": ("count", lambda value: value),
 }
 _JOB: dict[str, tuple[str, Callable[[object], object]]] = {
     "estimate": ("estimate_ms", milliseconds),

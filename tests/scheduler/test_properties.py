@@ -263,7 +263,7 @@ def test_nodes_in_the_order_of_their_reports_would_be_seen(monkeypatch: Patch) -
 
 
 def test_an_ordering_rule_that_is_not_asked_would_be_seen(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(agenda.Agenda, "_order", lambda self, job, queue, now_ms: (0,))
+    monkeypatch.setattr(agenda.Agenda, "order_of", lambda self, job, queue, now_ms: (0,))
     with pytest.raises(AssertionError, match="the order of arrival decided"):
         check_arrivals([6, 5, 4, 3, 2, 1, 0])
 

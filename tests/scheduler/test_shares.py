@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from controlplane.domain.clusters import NodeShape
-from controlplane.domain.events import QueueConfigured
+from controlplane.domain.events import QueueConfigured, QuotaOverPromised
 from controlplane.domain.queues import QueueSpec, Quota
-from tests.scheduler.core import GIB, Core, gpus, job
+from controlplane.scheduler.timers import needs_cycle
+from tests.scheduler.core import GIB, Core, gpus, job, offer
 
 Tree = dict[str, tuple[str | None, int]]
 """Queue -> (its parent, its weight)."""
@@ -22,13 +23,10 @@ def shared(shape: NodeShape, tree: Tree) -> Core:
     return core
 
 
-def ask(core: Core, queue: str, times: int, **amounts: int) -> list[int]:
-    """The same small job again and again."""
-    gib = amounts.pop("gib", 0)
-    asked: dict[str, object] = {"memory_bytes": gib * GIB, **amounts}
-    gpu = int(str(asked.pop("gpu", 0)))
-    cpu = 1_000 * int(str(asked.pop("cpus", 0)))
-    return [core.submit(job(gpu, queue=queue, cpu=cpu, **asked)) for _ in range(times)]
+def ask(core: Core, queue: str, times: int, *, cpus: int = 0, gpu: int = 0, gib: int = 0, more: int = 0) -> list[int]:
+    """The same small job again and again; ``more`` are bytes of memory beside the GiB."""
+    spec = job(gpu, queue=queue, cpu=1_000 * cpus, memory_bytes=gib * GIB + more)
+    return [core.submit(spec) for _ in range(times)]
 
 
 def used(core: Core, resource: str, unit: int = 1_000) -> dict[str, int]:
@@ -94,7 +92,7 @@ def test_a3_stays_so_while_tasks_end_and_others_follow() -> None:
     asks for a little of the other resource."""
     core = thirty()
     for name in ("n1", "n2", "n3.1"):
-        ask(core, name, 60, cpus=1, memory_bytes=1_000_000)
+        ask(core, name, 60, cpus=1, more=1_000_000)
     for name in ("n3.2", "n4"):
         ask(core, name, 60, gib=1)
     core.cycle(1)
@@ -159,3 +157,45 @@ def test_a8_promises_may_exceed_capacity_and_placements_never() -> None:
     core.cycle(1)
     assert core.placed() == ids[:2]
     assert used(core, "cpu") == {"a": 5, "b": 5}
+
+
+def promised(core: Core) -> list[tuple[tuple[str, str, int, int], ...]]:
+    reports = core.last(QuotaOverPromised)
+    return [tuple((p.flavor, p.resource, p.promised, p.there) for p in report.promises) for report in reports]
+
+
+def test_a8_promises_larger_than_capacity_are_reported_once_and_again_when_they_change() -> None:
+    core = Core()
+    for name in "abc":
+        core.queue(name, {"cpu": 5_000})
+    core.cycle(0)
+    assert promised(core) == [], "no node has reported yet"
+    core.home(n=NodeShape(cpu_milli=10_000, memory_bytes=GIB))
+    assert needs_cycle(core.state), "it is reported though no job waits"
+    core.cycle(1)
+    assert promised(core) == [(("any", "cpu", 15_000, 10_000),)]
+    assert not needs_cycle(core.state)
+    core.cycle(2)
+    assert promised(core) == []
+    core.node("m", NodeShape(cpu_milli=2_000, memory_bytes=GIB))
+    core.cycle(3)
+    assert promised(core) == [(("any", "cpu", 15_000, 12_000),)]
+    core.node("m", NodeShape(cpu_milli=5_000, memory_bytes=GIB))
+    core.cycle(4)
+    assert promised(core) == [()]
+    assert not needs_cycle(core.state)
+
+
+def test_a8_a_flavor_is_looked_at_by_itself_and_what_can_be_rented_is_there() -> None:
+    core = Core()
+    core.home(n=gpus(4), m=gpus(8, "T4"))
+    core.queue("team", {"gpu": 6_000}, flavor="a100")
+    core.cycle(1)
+    assert promised(core) == [(("a100", "gpu", 6_000, 4_000),)]
+    core.cloud(offer("big", 1_000_000, count=8, most=2))
+    core.queue("other", {"gpu": 17_000}, flavor="a100-cloud")
+    core.cycle(2)
+    assert promised(core) == [(("a100", "gpu", 6_000, 4_000), ("a100-cloud", "gpu", 17_000, 16_000))]
+    core.node("r", gpus(8), cluster="cloud", flavor="a100-cloud", request="r1")
+    core.cycle(3)
+    assert promised(core) == [], "what is rented is there already as an offer"

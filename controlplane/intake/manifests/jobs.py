@@ -70,7 +70,6 @@ def add_job(
         raise document.get("spec").fault(f"has two roles named {shown(repeated[0])}", "give each its own name")
     if estimate_ms is None:
         estimate_ms = seconds(document.at("metadata", "labels").get(KUEUE_MAX_RUNTIME))
-    retried = {} if max_attempts is None else {"max_attempts": min(MAX_ATTEMPTS, max(1, max_attempts))}
     try:
         spec = JobSpec(
             name=name_of(document),
@@ -80,8 +79,9 @@ def add_job(
             roles=tuple(roles),
             labels=marked,
             estimate_ms=estimate_ms,
-            **retried,
         )
+        if max_attempts is not None:
+            spec = spec.model_copy(update={"max_attempts": min(MAX_ATTEMPTS, max(1, max_attempts))})
     except ValidationError as error:
         raise domain_fault(document.file, document.line, error) from error
     draft.jobs.append(spec)

@@ -126,8 +126,9 @@ def jobs_of_script(file: str, text: str, draft: Draft) -> list[JobSpec]:
             roles=(_role(script),),
             labels={name: script.text(f"--{name}") for name in ("account", "qos") if script.text(f"--{name}")},
             estimate_ms=_time_ms(script),
-            **({"max_attempts": 1} if "--no-requeue" in script.options else {}),
         )
+        if "--no-requeue" in script.options:
+            spec = spec.model_copy(update={"max_attempts": 1})
     except ValidationError as error:
         raise domain_fault(file, 0, error) from error
     names = [f"{spec.name}-{index}" for index in _array(script)] or [spec.name]
