@@ -81,7 +81,7 @@ class Agent:
             case LeaseGranted(cluster=self._cluster):
                 self._leases.grant(position, event)
             case LeaseRevoked():
-                self._leases.revoke(position, event.lease)
+                self._leases.revoke(position, event.lease, event.grace_ms)
             case CapacityRequested(cluster=self._cluster):
                 self._capacity.request(event)
             case CapacityReleased(cluster=self._cluster):

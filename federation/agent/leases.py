@@ -49,6 +49,8 @@ class LeaseRecord:
     reported: LeasePhase | None = None
     complaint: str = ""
     tries: int = 0
+    grace_ms: int | None = None
+    """Between asking it to stop and killing it, as its revocation says; ``None`` leaves it to the agent."""
     is_doubtful: bool = False
     """A launch failed in a way that does not say whether it worked."""
 
@@ -87,7 +89,7 @@ class LeaseBook:
             self._mark(record)
         record.position = max(record.position, position)
 
-    def revoke(self, position: int, lease: str) -> None:
+    def revoke(self, position: int, lease: str, grace_ms: int | None = None) -> None:
         """The plane no longer wants a lease; wins over a grant whichever arrives first."""
         if lease in self._settled:
             return
@@ -97,6 +99,7 @@ class LeaseBook:
         elif record.phase in (_WANTED, _HELD, _ORPHAN):
             record.phase = Wanted.UNWANTED
             self._mark(record)
+        record.grace_ms = grace_ms
         record.position = max(record.position, position)
 
     def recorded(self, lease: str, phase: LeasePhase) -> None:
@@ -231,15 +234,16 @@ class LeaseBook:
         self._report(record, LeasePhase.REFUSED, now_ms)
 
     def _end(self, record: LeaseRecord, now_ms: int) -> bool:
+        grace_ms = self._grace_ms if record.grace_ms is None else record.grace_ms
         try:
-            self._adapter.end(record.lease, self._grace_ms, now_ms)
+            self._adapter.end(record.lease, grace_ms, now_ms)
         except AdapterError as error:
             self._try_again(record, error, record.reported or LeasePhase.RUNNING, now_ms)
             return False
         # A cluster that forgot the request is asked once more when the grace is long over.
         if record.seen is not _ABSENT:
             record.tries += 1
-            self._alarms.set(record.lease, now_ms + self._grace_ms + RETRY_MAX_MS)
+            self._alarms.set(record.lease, now_ms + grace_ms + RETRY_MAX_MS)
         return True
 
     def _try_again(self, record: LeaseRecord, error: AdapterError, phase: LeasePhase, now_ms: int) -> None:

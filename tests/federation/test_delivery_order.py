@@ -58,9 +58,9 @@ def test_disorder_and_repetition_change_nothing(deliveries: list[tuple[int, bool
 def test_a_revocation_that_is_lost_when_it_comes_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     revoke = LeaseBook.revoke
 
-    def revoke_known(book: LeaseBook, position: int, lease: str) -> None:
+    def revoke_known(book: LeaseBook, position: int, lease: str, grace_ms: int | None = None) -> None:
         if lease in book._records:
-            revoke(book, position, lease)
+            revoke(book, position, lease, grace_ms)
 
     monkeypatch.setattr(LeaseBook, "revoke", revoke_known)
     with pytest.raises(AssertionError):

@@ -132,6 +132,8 @@ class Expectations:
             text = wanted.get(key)
             record = records[job.id]
             reason: object = Reason(record.reason).slug if record is not None else "not decided yet"
+            if job.id in self._stage.plane.state.promises:
+                reason = Reason.ROOM_PROMISED.slug
             if isinstance(text, dict):
                 reason = {"reason": reason}
                 if "short" in text and record is not None:

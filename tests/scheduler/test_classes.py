@@ -1,4 +1,4 @@
-"""Jobs share a class, and with it every verdict, only if they are alike in all that is written in their specification."""
+"""Jobs share a class, and with it every verdict, only if they are alike in all that their specification says."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def are_alike(first: JobSpec, second: JobSpec) -> bool:
     return state.class_of(first, 0) is state.class_of(second, 0)
 
 
-def spec(name: str = "a", **role: object) -> JobSpec:
-    return JobSpec(name=name, queue="team", roles=(Role.model_validate({"gpus": 1, **role}),))
+def spec(job: str = "a", /, **role: object) -> JobSpec:
+    return JobSpec(name=job, queue="team", roles=(Role.model_validate({"gpus": 1, **role}),))
 
 
 def test_another_name_is_no_other_class() -> None:
