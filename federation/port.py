@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from controlplane.domain.clusters import ClusterSpec, NodeShape, NodeState
-from controlplane.domain.events import Member
+from controlplane.domain.events import Member, MemberName
 from controlplane.domain.topology import Level
 
 
@@ -48,13 +48,16 @@ class BadConfig(AdapterError, ValueError):
 
 
 class WantedLease(NamedTuple):
-    """A gang that the plane wants to be at its place, as ``LeaseGranted`` says it."""
+    """A gang that the plane wants to be at its place, as ``LeaseGranted`` says it and ``LeaseGrown`` and
+    ``LeaseShrunk`` have changed it since."""
 
     lease: str
     job: int
     attempt: int
     cluster: str
     members: tuple[Member, ...]
+    revision: int = 0
+    """How often its members have changed."""
 
 
 class CapacityWanted(NamedTuple):
@@ -92,6 +95,10 @@ class SeenLease(NamedTuple):
     phase: SeenPhase
     exit_code: int | None = None
     detail: str = ""
+    revision: int = 0
+    """Of the last launch or resize that the cluster took."""
+    members: tuple[MemberName, ...] = ()
+    """With a revision above 0: all that hold room, those who are still being stopped included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +191,21 @@ class Adapter(Protocol):
     def next_event_ms(self, now_ms: int) -> int | None:
         """When the cluster will next change by itself, never before ``now_ms``; ``None`` if nothing will or nobody can
         know. Only simulated clusters know; others are asked from time to time."""
+
+
+@runtime_checkable
+class ElasticAdapter(Protocol):
+    """What an adapter has besides if its cluster can change the members of a running gang. One that cannot leaves it
+    out: its gangs then never grow once they are launched, and are stopped as a whole where they should shrink."""
+
+    def resize(self, lease: WantedLease, grace_ms: int, now_ms: int) -> None:
+        """Make the gang these members: start those that are missing, stop those that are not among them as ``end``
+        does, leave the others alone. Returns without waiting.
+
+        Idempotent by lease id and revision: a lease that is unknown, over or ending, or has this revision or a later
+        one, is left as it is. A member that is being stopped is in every view until it holds no room any more. Raises
+        :class:`Refused` if it will never do it; then nothing was changed.
+        """
 
 
 class OpenAdapter(Protocol):

@@ -26,6 +26,8 @@ class Wanted(StrEnum):
     """Granted; as far as this agent knows it was never launched."""
     HELD = "held"
     """Granted, and launched or found in the cluster."""
+    CHANGED = "changed"
+    """The same, and its members are to be others than those that it was launched or last resized with."""
     UNWANTED = "unwanted"
     """Revoked, released or past its deadline; how it ended has not been reported."""
     OVER = "over"
@@ -41,6 +43,7 @@ class Act(StrEnum):
 
     LAUNCH = "launch"
     END = "end"
+    RESIZE = "resize"
     ADOPT = "adopt"
     """Take what is found as what was wanted."""
     REPORT = "report"
@@ -73,6 +76,7 @@ _LEASE_CODES: dict[str, tuple[Act, ...]] = {
     "lost": (Act.REPORT_LOST,),
     "ended": (Act.REPORT_ENDED,),
     "R+E": (Act.REPORT, Act.END),
+    "R+Z": (Act.REPORT, Act.RESIZE),
     "R+F": (Act.REPORT, Act.FORGET),
     "F": (Act.FORGET,),
 }
@@ -85,6 +89,7 @@ _LEASES = """
             absent  launching  running  ending  finished  failed  lost  refused  ended
 wanted      L       A+R        A+R      A       R         R       R     R        lost
 held        lost    R          R        -       R         R       R     R        lost
+changed     lost    R+Z        R+Z      -       R         R       R     R        lost
 unwanted    ended   E          E        -       R         R       R     R        ended
 over        -       E          E        -       -         -       -     -        -
 settled     F       E          E        -       F         F       F     F        F
@@ -102,12 +107,14 @@ _CAPACITY_CODES: dict[str, tuple[CapacityAct, ...]] = {
     "R+X": (CapacityAct.REPORT, CapacityAct.RELEASE),
 }
 
+# CHANGED: a request never is; it would be as HELD.
 # UNWANTED and PROVIDED: released while it was on its way, and it appeared all the same: it is ended.
 # OVER, SETTLED and RELEASED: reported again if the charge is another (the agent reports each figure once).
 _CAPACITY = """
             absent  asked  provided  releasing  failed  released
 wanted      Q       A      A+R       A          R       R
 held        gone    -      R         -          R       R
+changed     gone    -      R         -          R       R
 unwanted    gone    X      X         -          R       R
 over        -       X      X         -          -       R
 settled     -       X      X         -          -       R

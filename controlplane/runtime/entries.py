@@ -15,8 +15,10 @@ from controlplane.domain.events import (
     JobRequeued,
     JobSubmitted,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
     LeaseRevoked,
+    LeaseShrunk,
     NodeObserved,
     Ticked,
 )
@@ -38,7 +40,7 @@ def correlation_of(event: Event) -> str:
     match event:  # the commonest first: each case is a question to the event
         case JobSubmitted() | Ticked() | CycleDecided():
             return ""
-        case LeaseObserved() | LeaseRevoked():
+        case LeaseObserved() | LeaseRevoked() | LeaseGrown() | LeaseShrunk():
             return event.lease.partition(".")[0]
         case LeaseGranted() | JobEnded() | JobRequeued() | JobRefused() | JobCancelRequested():
             return f"j{event.job}"

@@ -11,17 +11,29 @@ from controlplane.domain.events import (
     CapacityRequested,
     Event,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
     LeasePhase,
     LeaseRevoked,
+    LeaseShrunk,
 )
 from controlplane.eventlog.port import EventLog
 from controlplane.runtime.agents import ClusterAgent
 
 _DELIVERED = frozenset(
-    event.TYPE for event in (LeaseGranted, LeaseRevoked, CapacityRequested, CapacityReleased, LeaseObserved)
+    event.TYPE
+    for event in (
+        LeaseGranted,
+        LeaseGrown,
+        LeaseShrunk,
+        LeaseRevoked,
+        CapacityRequested,
+        CapacityReleased,
+        LeaseObserved,
+    )
 )
-_OVER = frozenset(phase for phase in LeasePhase if phase not in (LeasePhase.LAUNCHING, LeasePhase.RUNNING))
+_GOES_ON = (LeasePhase.LAUNCHING, LeasePhase.RUNNING, LeasePhase.RESIZED)
+_OVER = frozenset(phase for phase in LeasePhase if phase not in _GOES_ON)
 
 
 class Outbox:
@@ -30,7 +42,7 @@ class Outbox:
     def __init__(self, agents: list[ClusterAgent]) -> None:
         self._agents = {agent.cluster: agent for agent in agents}
         self._cluster_of: dict[str, str] = {}
-        """Lease -> its cluster, for leases that have not ended: a revocation does not name it."""
+        """Lease -> its cluster, for leases that have not ended: what revokes or changes one does not name it."""
         self.cursor = 0
         """Everything up to this position has been delivered."""
 
@@ -47,7 +59,7 @@ class Outbox:
             case LeaseGranted():
                 self._cluster_of[event.lease] = event.cluster
                 self._to(event.cluster, position, event)
-            case LeaseRevoked():
+            case LeaseRevoked() | LeaseGrown() | LeaseShrunk():
                 self._to(self._cluster_of.get(event.lease), position, event)
             case LeaseObserved():
                 self._to(event.cluster, position, event)

@@ -29,8 +29,10 @@ from controlplane.domain.events import (
     CapacityRequested,
     Event,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
     LeaseRevoked,
+    LeaseShrunk,
     NodeObserved,
 )
 from federation.agent.capacity import CapacityBook
@@ -80,6 +82,8 @@ class Agent:
         match event:
             case LeaseGranted(cluster=self._cluster):
                 self._leases.grant(position, event)
+            case LeaseGrown() | LeaseShrunk():
+                self._leases.change(position, event)
             case LeaseRevoked():
                 self._leases.revoke(position, event.lease, event.grace_ms)
             case CapacityRequested(cluster=self._cluster):

@@ -9,9 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from controlplane.domain.events import LeaseGranted, LeaseObserved, LeasePhase
+from controlplane.domain.events import LeaseGranted, LeaseGrown, LeaseObserved, LeasePhase, LeaseShrunk, MemberName
 from federation.agent.reports import RETRY_MAX_MS, Alarms, Reports, retry_delay_ms
-from federation.port import Adapter, AdapterError, ClusterView, Refused, SeenLease, SeenPhase, TryAgain, WantedLease
+from federation.port import (
+    Adapter,
+    AdapterError,
+    ClusterView,
+    ElasticAdapter,
+    Refused,
+    SeenLease,
+    SeenPhase,
+    TryAgain,
+    WantedLease,
+)
 from federation.reconcile import Act, Action, Wanted, reconcile
 
 TERMINAL = frozenset({LeasePhase.FINISHED, LeasePhase.FAILED, LeasePhase.LOST, LeasePhase.REFUSED, LeasePhase.ENDED})
@@ -53,6 +63,23 @@ class LeaseRecord:
     """Between asking it to stop and killing it, as its revocation says; ``None`` leaves it to the agent."""
     is_doubtful: bool = False
     """A launch failed in a way that does not say whether it worked."""
+    changes: dict[int, LeaseGrown | LeaseShrunk] | None = None
+    """By revision: changes of its members that wait for an earlier one or for the grant."""
+    history: dict[int, WantedLease] | None = None
+    """By revision: what it is in the cluster at that revision. Of leases that have changed."""
+    revision: int = 0
+    """Of the members that the cluster has, or said no to."""
+    members: tuple[MemberName, ...] | None = None
+    """Who is there, as far as a view or the last launch says."""
+    told: tuple[int, tuple[MemberName, ...]] | None = None
+    """The revision and members that were last reported."""
+
+    @property
+    def row(self) -> Wanted:
+        """Its row in the table."""
+        if self.phase is _HELD and self.wanted is not None and self.wanted.revision > self.revision:
+            return Wanted.CHANGED
+        return self.phase
 
 
 class LeaseBook:
@@ -87,7 +114,41 @@ class LeaseBook:
             record.wanted = WantedLease(lease, event.job, event.attempt, event.cluster, event.members)
             record.is_ours = True
             self._mark(record)
+            self._catch_up(record)
         record.position = max(record.position, position)
+
+    def change(self, position: int, event: LeaseGrown | LeaseShrunk) -> None:
+        """The plane wants a lease to have other members. Changes take effect in the order of their revisions."""
+        if event.lease in self._settled:
+            return
+        record = self._records.get(event.lease)
+        if record is None:
+            record = self._records[event.lease] = LeaseRecord(event.lease, _ORPHAN)
+        if record.changes is None:
+            record.changes = {}
+        record.changes[event.revision] = event
+        record.position = max(record.position, position)
+        self._catch_up(record)
+
+    def _catch_up(self, record: LeaseRecord) -> None:
+        """Apply the changes whose turn it is."""
+        while record.changes and record.wanted is not None:
+            event = record.changes.pop(record.wanted.revision + 1, None)
+            if event is None:
+                return
+            if record.history is None:
+                record.history = {record.wanted.revision: record.wanted}
+            members = record.wanted.members
+            if isinstance(event, LeaseGrown):
+                members += event.members
+            else:
+                leaving = {(member.role, member.ordinal) for member in event.members}
+                members = tuple(member for member in members if (member.role, member.ordinal) not in leaving)
+                record.grace_ms = event.grace_ms
+            record.wanted = record.wanted._replace(members=members, revision=event.revision)
+            record.history[event.revision] = record.wanted
+            if record.phase in (_WANTED, _HELD):
+                self._mark(record)
 
     def revoke(self, position: int, lease: str, grace_ms: int | None = None) -> None:
         """The plane no longer wants a lease; wins over a grant whichever arrives first."""
@@ -117,7 +178,8 @@ class LeaseBook:
         elif record.phase is _WANTED or (record.phase is _ORPHAN and not record.is_ours):
             # After a restart: the log says that it was launched, so its absence means that it was lost.
             record.phase = _HELD
-            record.reported = record.reported or phase
+            if phase is not LeasePhase.RESIZED:
+                record.reported = record.reported or phase
             self._mark(record, ours=True)
 
     def settle(self, position: int) -> None:
@@ -148,6 +210,9 @@ class LeaseBook:
             phase = Wanted.SETTLED if seen.lease in self._settled else _ORPHAN
             record = self._records[seen.lease] = LeaseRecord(seen.lease, phase)
         changed = record.seen is not seen.phase or not record.is_ours
+        if seen.revision and (seen.revision, seen.members) != (record.revision, record.members):
+            record.revision, record.members = max(record.revision, seen.revision), seen.members
+            changed = True
         record.seen, record.exit_code, record.detail = seen.phase, seen.exit_code, seen.detail
         if changed or record.reported is None:
             self._mark(record, ours=True)
@@ -173,7 +238,7 @@ class LeaseBook:
             return
         marked, self._marked = self._marked, {}
         self._is_urgent = False
-        wanted = {lease: record.phase for lease, record in marked.items()}
+        wanted = {lease: record.row for lease, record in marked.items()}
         observed = {lease: record.seen for lease, record in marked.items()}
         for action in reconcile(wanted, observed):
             self._carry_out(action, marked[action.lease], now_ms)
@@ -193,10 +258,15 @@ class LeaseBook:
                 self._launch(record, now_ms)
             case Act.REPORT:
                 self._report(record, _REPORTED[record.seen], now_ms)
+                self._report_members(record, now_ms)
+            case Act.RESIZE:
+                self._resize(record, now_ms)
             case Act.END:
                 self._end(record, now_ms)
             case Act.ADOPT:
                 record.phase = _HELD
+                if record.row is Wanted.CHANGED:
+                    self._mark(record)
             case Act.REPORT_LOST:
                 absent = record.seen is _ABSENT
                 record.detail = "the cluster no longer has it" if absent else "stopped in the cluster, not by the plane"
@@ -227,6 +297,58 @@ class LeaseBook:
             record.phase = _HELD
             record.seen = _LAUNCHING
             record.tries = 0
+            record.revision = record.wanted.revision
+            record.members = _names(record.wanted) if record.revision else None
+
+    # --- members that change -----------------------------------------------------------------------------------------
+
+    def _resize(self, record: LeaseRecord, now_ms: int) -> None:
+        """Make the gang what is wanted; if the cluster refuses, at least as small as is wanted; if it refuses that too,
+        stop it, so that the room which is promised to others becomes free."""
+        assert record.wanted is not None, f"{record.lease}: only a grant makes a lease wanted"
+        assert record.history is not None, f"{record.lease}: nothing was changed"
+        present = {(member.role, member.ordinal) for member in record.history[record.revision].members}
+        kept = tuple(member for member in record.wanted.members if (member.role, member.ordinal) in present)
+        smaller = record.wanted._replace(members=kept)
+        for wanted in (record.wanted, smaller):
+            try:
+                if not isinstance(self._adapter, ElasticAdapter):
+                    continue
+                self._adapter.resize(wanted, self._grace_of(record), now_ms)
+            except Refused:
+                continue
+            except AdapterError as error:
+                self._try_again(record, error, record.reported or LeasePhase.LAUNCHING, now_ms)
+                return
+            record.revision = wanted.revision  # who is being stopped is there until a view says otherwise
+            record.history[wanted.revision] = wanted
+            return
+        if len(kept) == len(present):
+            record.revision, record.members = smaller.revision, _names(smaller)
+            record.history[smaller.revision] = smaller
+            self._report_members(record, now_ms)
+        elif self._end(record, now_ms):
+            record.phase = Wanted.UNWANTED
+
+    def _grace_of(self, record: LeaseRecord) -> int:
+        return self._grace_ms if record.grace_ms is None else record.grace_ms
+
+    def _report_members(self, record: LeaseRecord, now_ms: int) -> None:
+        """Who is there, once it is not what was granted at first, and whenever it is others."""
+        if not record.revision or record.members is None or record.seen not in (_LAUNCHING, SeenPhase.RUNNING):
+            return
+        if record.told == (record.revision, record.members):
+            return
+        record.told = (record.revision, record.members)
+        event = LeaseObserved(
+            cluster=self._cluster,
+            lease=record.lease,
+            phase=LeasePhase.RESIZED,
+            observed_ms=now_ms,
+            revision=record.revision,
+            members=record.members,
+        )
+        self._reports.add(("members", record.lease), event)
 
     def _give_up(self, record: LeaseRecord, why: str, now_ms: int) -> None:
         record.seen = SeenPhase.REFUSED
@@ -293,3 +415,7 @@ class LeaseBook:
             detail=detail[:DETAIL_CHARACTERS],
         )
         self._reports.add(("lease", record.lease), event)
+
+
+def _names(wanted: WantedLease) -> tuple[MemberName, ...]:
+    return tuple(MemberName(role=member.role, ordinal=member.ordinal) for member in wanted.members)

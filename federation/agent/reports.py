@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 
-from controlplane.domain.events import CapacityObserved, Event, LeaseObserved, NodeObserved
+from controlplane.domain.events import CapacityObserved, Event, LeaseObserved, LeasePhase, NodeObserved
 
 Subject = tuple[str, str]
 """Kind and id of what a report is about."""
@@ -24,7 +24,7 @@ RETRY_MAX_MS = 60_000
 def subject_of(event: Event) -> Subject | None:
     """What an observation is about; ``None`` for any other event."""
     if isinstance(event, LeaseObserved):
-        return ("lease", event.lease)
+        return ("members" if event.phase is LeasePhase.RESIZED else "lease", event.lease)
     if isinstance(event, NodeObserved):
         return ("node", event.node)
     if isinstance(event, CapacityObserved):

@@ -37,6 +37,10 @@ class SimulatedAdapter:
         """See the port."""
         self.world.end(lease, grace_ms, now_ms)
 
+    def resize(self, lease: WantedLease, grace_ms: int, now_ms: int) -> None:
+        """See :class:`federation.port.ElasticAdapter`."""
+        self.world.resize(gang_of(lease), grace_ms, now_ms)
+
     def forget(self, lease: str, now_ms: int) -> None:
         """See the port."""
         self.world.forget(lease, now_ms)

@@ -42,6 +42,7 @@ class Due(IntEnum):
     ORDER_FAILS = 5
     NODE_DIES = 6
     NODE_LEAVES = 7
+    MEMBERS_LEAVE = 8
 
 
 class Kind(IntEnum):
@@ -65,6 +66,9 @@ class Gang(NamedTuple):
     name: str
     job: int
     places: tuple[tuple[str, tuple[int, ...]], ...]
+    members: tuple[tuple[str, int], ...] = ()
+    """(role, ordinal), in the order of ``places``; not needed by gangs that never change."""
+    revision: int = 0
 
 
 @dataclass(slots=True)
@@ -81,6 +85,11 @@ class GangRecord:
     """How it will end, known once it has started."""
     exit_code: int | None = None
     detail: str = ""
+    revision: int = 0
+    members: dict[tuple[str, int], str] = field(default_factory=dict)
+    """(role, ordinal) of all that hold room -> node."""
+    wanted: frozenset[tuple[str, int]] = frozenset()
+    """Those of them that are to stay; asked for membership only."""
 
 
 @dataclass(slots=True)
@@ -152,7 +161,8 @@ class SimulatedCluster:
         self._may_fail(gang.name)
         nodes = self._check_places(gang)
         config = self._config
-        record = GangRecord(gang.name, gang.job, tuple(nodes), _LAUNCHING)
+        record = GangRecord(gang.name, gang.job, tuple(nodes), _LAUNCHING, revision=gang.revision)
+        record.members = {member: place[0] for member, place in zip(gang.members, gang.places, strict=False)}
         self._gangs[gang.name] = record
         dead: str | None = None
         for node in nodes.values():
@@ -185,6 +195,28 @@ class SimulatedCluster:
         record.stamp += 1
         heapq.heappush(self._due, (self._now_ms + delay_ms, Due.STOP, name, record.stamp))
         self._journal.append((_GANG, name))
+
+    def resize(self, gang: Gang, grace_ms: int, now_ms: int) -> None:
+        """Give a gang other members; one that is over, ending or unknown, or has this revision, is left alone. How long
+        it runs does not depend on how many they are. Raises as :meth:`launch` does."""
+        self._arrive(now_ms, "resize")
+        record = self._gangs.get(gang.name)
+        if record is None or record.phase not in (_LAUNCHING, SeenPhase.RUNNING) or record.revision >= gang.revision:
+            return
+        nodes = self._check_places(gang)
+        for node in nodes.values():
+            if node.state is _LOST:
+                raise Refused(f"node {node.name!r} was lost")
+        record.revision, record.wanted = gang.revision, frozenset(gang.members)
+        record.members.update({member: place[0] for member, place in zip(gang.members, gang.places, strict=True)})
+        self._sit(record)
+        delay_ms = min(self._config.end_delay_ms, max(0, grace_ms))
+        if len(record.members) == len(gang.members):
+            return
+        if delay_ms == 0:
+            self._members_leave(record)
+        else:
+            heapq.heappush(self._due, (self._now_ms + delay_ms, Due.MEMBERS_LEAVE, gang.name, record.revision))
 
     def forget(self, name: str, now_ms: int) -> None:
         """Drop what is remembered of a gang that is over."""
@@ -324,6 +356,9 @@ class SimulatedCluster:
 
     def _is_live(self, _at_ms: int, due: Due, name: str, number: int) -> bool:
         """Whether what was due still concerns anything."""
+        if due is Due.MEMBERS_LEAVE:
+            resized = self._gangs.get(name)
+            return resized is not None and resized.phase not in OVER and resized.revision == number
         if due <= Due.START:
             gang = self._gangs.get(name)
             return gang is not None and gang.stamp == number
@@ -354,6 +389,8 @@ class SimulatedCluster:
                 self._lose_node(name, at_ms, leaves=False)
             case Due.NODE_LEAVES:
                 self._lose_node(name, at_ms, leaves=True)
+            case Due.MEMBERS_LEAVE:
+                self._members_leave(self._gangs[name])
 
     def _start(self, record: GangRecord, at_ms: int) -> None:
         runtime_ms, outcome = self._runs(record.job)
@@ -362,6 +399,19 @@ class SimulatedCluster:
         record.fails = outcome is LeasePhase.FAILED
         if runtime_ms is not None:
             heapq.heappush(self._due, (at_ms + runtime_ms, Due.FINISH, record.name, record.stamp))
+        self._journal.append((_GANG, record.name))
+
+    def _members_leave(self, record: GangRecord) -> None:
+        record.members = {member: node for member, node in record.members.items() if member in record.wanted}
+        self._sit(record)
+
+    def _sit(self, record: GangRecord) -> None:
+        """The gang is on the nodes of its members, and on no others."""
+        for name in record.nodes:
+            self._nodes[name].gangs.pop(record.name, None)
+        record.nodes = tuple(dict.fromkeys(record.members.values()))
+        for name in record.nodes:
+            self._nodes[name].gangs[record.name] = None
         self._journal.append((_GANG, record.name))
 
     def _finish(self, record: GangRecord) -> None:

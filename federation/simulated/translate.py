@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controlplane.domain.events import MemberName
 from federation.port import ClusterView, SeenCapacity, SeenCapacityPhase, SeenLease, SeenNode, WantedLease
 from federation.simulated.client import Changes, Gang, GangRecord, NodeRecord
 from federation.simulated.provider import Order
@@ -9,12 +10,16 @@ from federation.simulated.provider import Order
 
 def gang_of(lease: WantedLease) -> Gang:
     """A lease as the gang to launch; it bears the name of the lease, which makes a repeat harmless."""
-    return Gang(lease.lease, lease.job, tuple([(member.node, member.gpus) for member in lease.members]))
+    places = tuple([(member.node, member.gpus) for member in lease.members])
+    return Gang(lease.lease, lease.job, places, tuple([(m.role, m.ordinal) for m in lease.members]), lease.revision)
 
 
 def seen_lease(record: GangRecord) -> SeenLease:
     """A gang as a lease in a view."""
-    return SeenLease(record.name, record.phase, record.exit_code, record.detail)
+    if not record.revision:
+        return SeenLease(record.name, record.phase, record.exit_code, record.detail)
+    members = tuple(MemberName(role=role, ordinal=ordinal) for role, ordinal in record.members)
+    return SeenLease(record.name, record.phase, record.exit_code, record.detail, record.revision, members)
 
 
 def seen_node(record: NodeRecord) -> SeenNode:

@@ -1,6 +1,7 @@
 """What every adapter must do, as a suite that is run against each of them.
 
-To run it on yours, subclass ``AdapterContract`` (and ``CapacityContract`` if it rents nodes) in a test module, name the
+To run it on yours, subclass ``AdapterContract`` (and ``CapacityContract`` if it rents nodes, ``ElasticContract`` if it
+can change running gangs) in a test module, name the
 class ``Test...``, and give it the fixture ``ground``: a fresh :class:`Ground` per test, over a cluster that holds
 nothing. Nothing else is needed.
 """
@@ -19,6 +20,7 @@ from federation.port import (
     Adapter,
     CapacityWanted,
     ClusterView,
+    ElasticAdapter,
     Refused,
     SeenCapacity,
     SeenCapacityPhase,
@@ -221,6 +223,78 @@ class AdapterContract:
             next_ms = ground.adapter.next_event_ms(ground.now_ms)
             assert next_ms is None or next_ms >= ground.now_ms
             ground.wait()
+
+
+class ElasticContract:
+    """What an adapter does that can change the members of a running gang. The cluster has room for both members of a
+    lease."""
+
+    def test_a_gang_grows_and_shrinks_and_shows_who_is_there(self, ground: Ground) -> None:
+        one, two = ground.lease(1, Work.STAYS), ground.lease(1, Work.STAYS, members=2)
+        ground.adapter.launch(one, ground.now_ms)
+        ground.wait_for("j1.1", [SeenPhase.RUNNING])
+        self.resize(ground, two._replace(revision=1))
+        self.wait_for_members(ground, 1, [0, 1])
+        self.resize(ground, one._replace(revision=2))
+        self.wait_for_members(ground, 2, [0])
+        assert ground.find("j1.1").phase is SeenPhase.RUNNING
+
+    def test_who_is_being_stopped_is_shown_until_it_is_gone(self, ground: Ground) -> None:
+        one, two = ground.lease(1, Work.STAYS), ground.lease(1, Work.STAYS, members=2)
+        ground.adapter.launch(two._replace(revision=1), ground.now_ms)
+        ground.wait_for("j1.1", [SeenPhase.RUNNING])
+        mark = ground.everything().mark
+        self.resize(ground, one._replace(revision=2))
+        self.wait_for_members(ground, 2, [0])
+        changes = ground.adapter.observe(ground.now_ms, mark)
+        assert "j1.1" in [seen.lease for seen in changes.leases], "that it is gone is a change"
+
+    def test_resizing_twice_is_resizing_once_and_an_older_revision_changes_nothing(self, ground: Ground) -> None:
+        one, two = ground.lease(1, Work.STAYS), ground.lease(1, Work.STAYS, members=2)
+        ground.adapter.launch(one, ground.now_ms)
+        self.resize(ground, two._replace(revision=2))
+        self.resize(ground, two._replace(revision=2))
+        self.resize(ground, one._replace(revision=1))
+        for _ in range(5):
+            ground.wait()
+        self.wait_for_members(ground, 2, [0, 1])
+
+    def test_what_is_over_ending_or_unknown_is_left_alone(self, ground: Ground) -> None:
+        two = ground.lease(1, Work.STAYS, members=2)._replace(revision=1)
+        self.resize(ground, two)
+        assert ground.find("j1.1").phase is SeenPhase.ABSENT
+        ground.adapter.launch(ground.lease(1, Work.STAYS), ground.now_ms)
+        ground.adapter.end("j1.1", ground.grace_ms, ground.now_ms)
+        self.resize(ground, two)
+        assert ground.wait_for("j1.1", OVER).phase is SeenPhase.ENDED
+        self.resize(ground, two)
+        assert ground.find("j1.1").phase is SeenPhase.ENDED
+
+    def test_a_refused_change_changes_nothing(self, ground: Ground) -> None:
+        ground.adapter.launch(ground.lease(1, Work.STAYS)._replace(revision=1), ground.now_ms)
+        ground.wait_for("j1.1", [SeenPhase.RUNNING])
+        nowhere = Member(role="main", ordinal=1, node="no-such-node")
+        lease = ground.lease(1, Work.STAYS)
+        with pytest.raises(Refused):
+            self.resize(ground, lease._replace(members=(*lease.members, nowhere), revision=2))
+        self.wait_for_members(ground, 1, [0])
+
+    def test_a_changed_gang_ends_whole(self, ground: Ground) -> None:
+        ground.adapter.launch(ground.lease(1, Work.STAYS), ground.now_ms)
+        self.resize(ground, ground.lease(1, Work.STAYS, members=2)._replace(revision=1))
+        ground.adapter.end("j1.1", ground.grace_ms, ground.now_ms)
+        assert ground.wait_for("j1.1", OVER).phase is SeenPhase.ENDED
+
+    def resize(self, ground: Ground, lease: WantedLease) -> None:
+        assert isinstance(ground.adapter, ElasticAdapter)
+        ground.adapter.resize(lease, ground.grace_ms, ground.now_ms)
+
+    def wait_for_members(self, ground: Ground, revision: int, ordinals: list[int]) -> None:
+        def is_so() -> bool:
+            seen = ground.find("j1.1")
+            return seen.revision == revision and sorted(m.ordinal for m in seen.members) == ordinals
+
+        ground.wait_until(is_so, f"revision {revision} with members {ordinals}")
 
 
 class CapacityContract:

@@ -12,7 +12,7 @@ from controlplane.domain.events import LeasePhase, Member
 from federation.port import CapacityWanted, ClusterView, SeenPhase, WantedLease
 from federation.simulated.adapter import SimulatedAdapter
 from federation.simulated.config import NodeGroup, Provider, SimulatedConfig, TrueRun
-from tests.contracts.adapter_contract import AdapterContract, CapacityContract, Ground, Work
+from tests.contracts.adapter_contract import AdapterContract, CapacityContract, ElasticContract, Ground, Work
 
 SHAPE = NodeShape(cpu_milli=64_000, memory_bytes=2**38, gpus=8, gpu_model="A100")
 SPEC = ClusterSpec(
@@ -58,13 +58,13 @@ class SimulatedGround(Ground):
         self.now_ms += 100
 
 
-class TestSimulatedWithoutDelays(AdapterContract, CapacityContract):
+class TestSimulatedWithoutDelays(AdapterContract, CapacityContract, ElasticContract):
     @pytest.fixture
     def ground(self) -> Ground:
         return SimulatedGround(SimulatedAdapter, 0, 0)
 
 
-class TestSimulatedWithDelays(AdapterContract, CapacityContract):
+class TestSimulatedWithDelays(AdapterContract, CapacityContract, ElasticContract):
     @pytest.fixture
     def ground(self) -> Ground:
         return SimulatedGround(SimulatedAdapter, 150, 350)
@@ -117,8 +117,19 @@ class ShowsChangesOnce(SimulatedAdapter):
         return view if after is None or not view.is_full else view._replace(leases=(), is_full=False)
 
 
+class TakesAnyRevision(SimulatedAdapter):
+    """An older change is carried out after a newer one."""
+
+    @override
+    def resize(self, lease: WantedLease, grace_ms: int, now_ms: int) -> None:
+        seen = next((seen for seen in self.observe(now_ms).leases if seen.lease == lease.lease), None)
+        revision = max(lease.revision, seen.revision + 1) if seen is not None else lease.revision
+        super().resize(lease._replace(revision=revision), grace_ms, now_ms)
+
+
 SUITE = AdapterContract()
 CAPACITY_SUITE = CapacityContract()
+ELASTIC_SUITE = ElasticContract()
 
 
 @pytest.mark.parametrize(
@@ -129,6 +140,7 @@ CAPACITY_SUITE = CapacityContract()
         (LosesDeadlines, CAPACITY_SUITE.test_rented_nodes_arrive_carry_their_request_and_go),
         (EndsNothing, SUITE.test_an_ended_lease_stops_and_the_others_go_on),
         (ShowsChangesOnce, SUITE.test_a_view_since_a_mark_shows_what_changed_since),
+        (TakesAnyRevision, ELASTIC_SUITE.test_resizing_twice_is_resizing_once_and_an_older_revision_changes_nothing),
     ],
 )
 def test_the_suite_notices_a_broken_promise(broken: type[SimulatedAdapter], test: Callable[[Ground], None]) -> None:
