@@ -329,8 +329,9 @@ VICTIM = Record(
         Field("unsaved_ms", _I, "ms", "work that would be lost: since its last checkpoint"),
         Field("evictions", _I, "evictions", "how often the job was evicted so far"),
         Field("evictions_last_hour", _I, "evictions", "how often it was evicted in the last hour"),
-        Field("is_borrowing", CelType.BOOL, "", "whether its queue uses more GPUs than its nominal quota"),
+        Field("is_borrowing", CelType.BOOL, "", "whether its queue uses more of something than its nominal quota"),
         Field("queue_weighted_share_ppb", _I, "parts per billion", "weighted dominant share of its queue"),
+        Field("scope", _S, "", "under which answer of `preemption.allow` it may be evicted"),
     ),
 )
 
@@ -373,8 +374,8 @@ POINTS: tuple[Point, ...] = (
         "per kind of job in one queue, where a start is reserved",
         (_JOB, Variable("queue", QUEUE, "the queue of the job"), NOW),
         Answer.INTS,
-        "once a start is reserved for somebody, the job with the lowest list goes first behind it. In a bundle that has "
-        "this point or `overtaking`, who holds a reservation stays chosen: it is tried first, whoever came since",
+        "once a start is reserved for somebody, the job with the lowest list goes first behind it. In a bundle that "
+        "has this point or `overtaking`, who holds a reservation stays chosen: it is tried first, whoever came since",
         "backfill goes in the order of the jobs",
         "the job goes last",
     ),
@@ -430,8 +431,8 @@ POINTS: tuple[Point, ...] = (
         ),
         Answer.STRINGS,
         "whom the job may evict: 'queue' (lower priority in its own queue), 'cohort' (lower priority below the same "
-        "top queue), 'reclaim' (queues above their nominal quota, if its own stays within), 'fair-share' (queues that "
-        "would "
+        "top queue), 'reclaim' (queues above their nominal quota, if its own ends within), 'borrowers' (lower "
+        "priority below the same top queue, in queues above their nominal quota), 'fair-share' (queues that would "
         "still have the larger weighted share afterwards); an empty list evicts nobody",
         "nobody is evicted",
         "nobody is evicted for the job",

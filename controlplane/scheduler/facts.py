@@ -227,5 +227,7 @@ class VictimFacts:
     """How often this job was evicted so far."""
     evictions_last_hour: int
     is_borrowing: bool
-    """Whether its queue uses more than its nominal quota."""
+    """Whether its queue uses more than its nominal quota of something."""
     queue_weighted_share_ppb: int
+    scope: str = ""
+    """Under which answer of ``preemption.allow`` it may be evicted."""

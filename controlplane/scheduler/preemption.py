@@ -12,28 +12,34 @@ doubling and bisection; of the prefix those that sit where the gang would, or wh
 gang still starts with it, the costliest first (as Kueue's ``fillBackWorkloads`` does). Two jobs cannot evict each other
 in turn: by priority only downwards, by quota only from who is above nominal to who stays within, by share only while
 the victim's queue still has at least the share of the preemptor's afterwards.
+
+Who reclaims must end within its nominal quota; less urgent gangs of its own queue may go for that, too. If nothing
+comes of it, the search is made once more without reclaim, on borrowed quota (as Kueue's ``classical`` preemptor does).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import GPU
+from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.facts import ShortageFacts, VictimFacts
 from controlplane.scheduler.needs import Need
 from controlplane.scheduler.occupants import Occupant, occupant_of
 from controlplane.scheduler.packing import Mask, Packer
-from controlplane.scheduler.quota import QueueNode, available
+from controlplane.scheduler.quota import QueueNode, available, borrowed
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Job, Lease, Seat, State
 from controlplane.scheduler.verdicts import Refusal
 
 HOUR_MS = 3_600_000
+RECLAIM = "reclaim"
+BORROWERS = "borrowers"
 SURPLUS = "surplus"
 """The scope that takes only members above the minimum, whoever is more urgent: of its own queue, and of queues that use
 more than their nominal quota or have none."""
@@ -73,7 +79,7 @@ class Candidate:
     @property
     def cause(self) -> str:
         """What the revocation says."""
-        return "preempted" if self.scope in ("queue", "cohort") else "reclaimed"
+        return "preempted" if self.scope in ("queue", "cohort", BORROWERS) else "reclaimed"
 
 
 @dataclass(slots=True, eq=False)
@@ -144,15 +150,32 @@ class Preemption:
         scopes = list(answer.value)
         if not scopes:
             return None
-        search = _Search(self, job, queue, needs, mask)
-        accepted = search.acceptable(self._candidates(job, queue, scopes, is_within))
+        if RECLAIM in scopes and self._is_under_nominal(job, queue, dict.fromkeys(dict(job.cls.resources), 1)):
+            search = _Search(self, job, queue, needs, mask, stays_within=True)
+            accepted = search.acceptable(self._candidates(job, queue, scopes, True))
+            plan = search.run(accepted, answer.rule) if accepted else None
+            if plan is not None or all(scope == RECLAIM for scope in scopes):
+                return plan
+        search = _Search(self, job, queue, needs, mask, stays_within=False)
+        accepted = search.acceptable(self._candidates(job, queue, scopes, False))
         return search.run(accepted, answer.rule) if accepted else None
 
     def _is_within_nominal(self, job: Job, queue: QueueNode) -> bool:
+        """Whether the queue would stay within its own nominal quota with the job, as it is now."""
+        return self._is_under_nominal(job, queue, dict(job.cls.resources))
+
+    def _is_under_nominal(self, job: Job, queue: QueueNode, more: Mapping[str, int]) -> bool:
+        """Whether the queue has quota, and so much more of each resource that the job asks for is still its own: of all
+        flavors together, and of some one flavor where flavors have quota of their own."""
         charged = self._draft.charged[queue.index]
-        asked = dict(job.cls.resources)
-        keys = [key for key in queue.limited if key[0] == "any" and key[1] in asked]
-        return bool(keys) and all(charged.get(key, 0) + asked[key[1]] <= queue.cells[key].subtree for key in keys)
+        keys = [key for key in queue.limited if more.get(key[1], 0)]
+        under = {key: charged.get(key, 0) + more[key[1]] <= queue.cells[key].subtree for key in keys}
+        by_flavor: dict[str, bool] = {}
+        for (flavor, resource), is_under in under.items():
+            if flavor != ANY_FLAVOR:
+                by_flavor[resource] = by_flavor.get(resource, False) or is_under
+        together = all(is_under for (flavor, _), is_under in under.items() if flavor == ANY_FLAVOR)
+        return bool(keys) and together and all(by_flavor.values())
 
     # --- candidates --------------------------------------------------------------------------------------------------
 
@@ -165,7 +188,7 @@ class Preemption:
             scope = self._scope(job, queue, lease, scopes, is_within)
             if scope is None:
                 continue
-            answer = self._rules.preemption_victim(facts, self._victim_facts(lease))
+            answer = self._rules.preemption_victim(facts, self._victim_facts(lease, scope))
             if answer.fault is not None:
                 self._agenda.faults[answer.fault] = None
             if answer.value is None:
@@ -197,7 +220,7 @@ class Preemption:
 
     def _within_reach(self, job: Job, queue: QueueNode, scopes: list[str], is_within: bool) -> Iterable[Lease]:
         """All leases, where other queues may be looked at; else those of its own queue, if any is less urgent."""
-        if "cohort" in scopes or "fair-share" in scopes or ("reclaim" in scopes and is_within):
+        if "cohort" in scopes or BORROWERS in scopes or "fair-share" in scopes or (RECLAIM in scopes and is_within):
             return self._state.leases.values()
         if SURPLUS in scopes and self._state.elastic:
             return self._state.leases.values()
@@ -221,8 +244,10 @@ class Preemption:
             return SURPLUS if SURPLUS in scopes and lease.job.cls.is_elastic else None
         if is_lower and "cohort" in scopes and _top(theirs) is _top(queue):
             return "cohort"
-        if is_within and "reclaim" in scopes:
-            return "reclaim"
+        if is_within and RECLAIM in scopes:
+            return RECLAIM
+        if is_lower and BORROWERS in scopes and _top(theirs) is _top(queue):
+            return BORROWERS
         if "fair-share" in scopes:
             return "fair-share"
         return SURPLUS if SURPLUS in scopes and lease.job.cls.is_elastic else None
@@ -230,7 +255,7 @@ class Preemption:
     def _queue_of(self, lease: Lease) -> QueueNode:
         return self._state.tree.by_name.get(lease.job.cls.spec.queue, self._state.tree.root)
 
-    def _victim_facts(self, lease: Lease) -> VictimFacts:
+    def _victim_facts(self, lease: Lease, scope: str) -> VictimFacts:
         job, spec, now_ms = lease.job, lease.job.cls.spec, self._state.now_ms
         queue = self._queue_of(lease)
         running_ms = now_ms - lease.granted_ms
@@ -249,8 +274,9 @@ class Preemption:
             unsaved_ms=running_ms if every_ms is None else running_ms % every_ms,
             evictions=job.evicted,
             evictions_last_hour=sum(at_ms > now_ms - HOUR_MS for at_ms in job.evictions),
-            is_borrowing=facts.gpu_borrowed_milli > 0,
+            is_borrowing=any(borrowed(queue, key, self._draft.charged) > 0 for key in queue.limited),
             queue_weighted_share_ppb=facts.weighted_share_ppb,
+            scope=scope,
         )
 
     def _size(self, lease: Lease) -> tuple[int, int]:
@@ -265,7 +291,14 @@ class _Search:
     """The search for one job."""
 
     def __init__(
-        self, preemption: Preemption, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None
+        self,
+        preemption: Preemption,
+        job: Job,
+        queue: QueueNode,
+        needs: tuple[Need, ...],
+        mask: Mask | None,
+        *,
+        stays_within: bool,
     ) -> None:
         self._of = preemption
         self._draft = preemption._draft
@@ -273,6 +306,8 @@ class _Search:
         self._queue = queue
         self._needs = needs
         self._mask = mask
+        self._stays_within = stays_within
+        """Whether the queue, with the job and without the victims, must be within its nominal quota."""
         self._out = 0
         """How many of the accepted candidates are out of the draft now."""
 
@@ -282,7 +317,7 @@ class _Search:
         """The candidates that would be evicted one after the other, each seen with those before it already gone."""
         accepted: list[Candidate] = []
         for candidate in candidates:
-            if candidate.scope == "reclaim" and not self._is_above_nominal(candidate):
+            if candidate.scope in (RECLAIM, BORROWERS) and not self._is_above_nominal(candidate):
                 continue
             if candidate.scope == SURPLUS and not self._may_take_surplus(candidate):
                 continue
@@ -356,7 +391,11 @@ class _Search:
     def _place(self) -> list[DraftSeat] | None:
         if self._of._over_quota(self._job, self._queue) is not None:
             return None
-        return self._of._packer.place(self._job.id, self._needs, self._queue, self._mask)
+        seats = self._of._packer.place(self._job.id, self._needs, self._queue, self._mask)
+        if seats is not None and self._exceeds_nominal():
+            self._draft.stand_up(self._queue, seats)
+            return None
+        return seats
 
     def _prune(self, accepted: list[Candidate], count: int, rule: str | None) -> Plan | None:
         self._go_to(accepted, count)
@@ -369,7 +408,7 @@ class _Search:
                 kept.append(candidate)
                 continue
             self._draft.readmit(candidate.occupant)
-            if self._exceeds_quota():
+            if self._exceeds_quota() or self._exceeds_nominal():
                 self._draft.evict(candidate.occupant)
                 kept.append(candidate)
         spared = [candidate for candidate in accepted[:count] if candidate not in kept]
@@ -391,6 +430,13 @@ class _Search:
 
     def _exceeds_quota(self) -> bool:
         return any(available(self._queue, key, self._draft.charged) < 0 for key in self._queue.limited)
+
+    def _exceeds_nominal(self) -> bool:
+        if not self._stays_within:
+            return False
+        asked, charged = dict(self._job.cls.resources), self._draft.charged[self._queue.index]
+        keys = [key for key in self._queue.limited if key[1] in asked]
+        return any(charged.get(key, 0) > self._queue.cells[key].subtree for key in keys)
 
     # --- in and out --------------------------------------------------------------------------------------------------
 

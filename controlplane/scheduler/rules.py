@@ -105,7 +105,7 @@ class Rules(Protocol):
         """Paths that ``ordering.backfill`` depends on."""
 
     def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
-        """Lower goes first among the jobs of one queue, once a start is reserved for somebody. Default: ``job_order``."""
+        """Lower goes first in one queue, once a start is reserved for somebody. Default: ``job_order``."""
 
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         """Whether members of the role may be on such nodes. Default: true."""
@@ -133,8 +133,9 @@ class Rules(Protocol):
 
     def preemption_allow(self, job: JobFacts, queue: QueueFacts, shortage: ShortageFacts) -> Answer[Sequence[str]]:
         """Whom the job may evict: any of ``queue`` (lower priority in its own queue), ``cohort`` (lower priority below
-        the same top queue), ``reclaim`` (queues above their nominal quota, if its own stays within), ``fair-share``
-        (queues that would still have the larger weighted share afterwards). Default: nobody."""
+        the same top queue), ``reclaim`` (queues above their nominal quota, if its own ends within),
+        ``borrowers`` (lower priority in queues below the same top queue that are above their nominal quota, also if its
+        own is), ``fair-share`` (queues that would still have the larger weighted share afterwards). Default: nobody."""
 
     def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
         """What evicting the victim costs, lower first; ``None`` protects it. Default: GPU-milliseconds of unsaved work."""
@@ -148,8 +149,8 @@ class Rules(Protocol):
         """Whether the bundle has a rule that could keep others from passing a blocked job. Default: no."""
 
     def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
-        """Who may still be placed in this cycle when this job finds no room or no quota: ``queue`` (the jobs behind it in
-        its own queue), ``others`` (the other queues). Nobody, ``[]``, is strict first in, first out. Default: both."""
+        """Who may still be placed in this cycle when this job finds no room or no quota: ``queue`` (the jobs behind it
+        in its own queue), ``others`` (the other queues). Nobody, ``[]``, is strict first in, first out. Default: both."""
 
     def burst(
         self,

@@ -113,7 +113,7 @@ def test_a_chosen_job_stays_chosen_though_a_better_one_comes() -> None:
 
 
 def test_backfill_has_an_order_of_its_own() -> None:
-    """The shortest is chosen; behind it, of two that fit one at a time, the older one runs in front and not the shorter."""
+    """The shortest is chosen; behind it, of two that fit one at a time, the older runs in front, not the shorter."""
     for has_own, goes_first in ((True, "older"), (False, "shorter")):
         core = Core(
             PlainRules(

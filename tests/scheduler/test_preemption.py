@@ -232,3 +232,48 @@ def test_borrowing_is_reclaimed_for_quota_even_when_room_is_free() -> None:
 
 def _weighted(name: str, weight: int) -> list[QueueConfigured]:
     return [QueueConfigured(spec=QueueSpec(name=name, weight=weight))]
+
+
+def in_a_cohort(*scopes: str, nominal: int = 4_000) -> Core:
+    """Two queues of a cohort on eight GPUs, with so much of their own each."""
+    core = preempting(*scopes)
+    core.home(a=gpus(8))
+    core.queue("all")
+    core.queue("mine", {"gpu": Quota(nominal=nominal)}, parent="all")
+    core.queue("theirs", {"gpu": Quota(nominal=nominal)}, parent="all")
+    return core
+
+
+def test_who_reclaims_gives_up_less_urgent_work_of_its_own_to_stay_within_nominal() -> None:
+    """Neither alone would do: its own two GPUs are too few, and with a borrower's room alone it would borrow itself."""
+    core = in_a_cohort("queue", "reclaim")
+    own = core.submit(job(2, queue="mine"))
+    borrower = core.submit(job(6, queue="theirs", priority=9))
+    core.cycle(0)
+    core.submit(job(4, queue="mine", priority=5))
+    core.cycle(MINUTE)
+    assert sorted(revoked(core)) == [f"j{own}.1", f"j{borrower}.1"]
+
+
+def test_what_cannot_end_within_nominal_is_never_reclaimed_for() -> None:
+    core = in_a_cohort("queue", "reclaim")
+    core.submit(job(2, queue="mine", priority=9))
+    core.submit(job(6, queue="theirs"))
+    core.cycle(0)
+    core.submit(job(4, queue="mine", priority=5))
+    core.cycle(MINUTE)
+    assert revoked(core) == []
+
+
+def test_borrowers_give_way_to_more_urgent_borrowers_until_they_are_at_their_nominal_quota() -> None:
+    """Of two that are less urgent in the other queue one may go: without it the queue is within its nominal quota."""
+    for asked, expected in ((2, 1), (4, 0)):
+        core = in_a_cohort("borrowers")
+        core.submit(job(2, queue="mine", priority=9))
+        older = core.submit(job(3, queue="theirs"))
+        newer = core.submit(job(3, queue="theirs", priority=1))
+        core.cycle(0)
+        core.submit(job(asked, queue="mine", priority=5))
+        core.cycle(MINUTE)
+        assert len(revoked(core)) == expected
+        assert core.state.jobs[older].lease is not None or core.state.jobs[newer].lease is not None
