@@ -17,7 +17,9 @@ from controlplane.domain.events import (
     Event,
     JobSubmitted,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
+    LeasePhase,
     LeaseRevoked,
     NodeObserved,
     Ticked,
@@ -83,9 +85,13 @@ class Figures:
                     self._first_ms = event.submitted_ms
             case LeaseGranted():
                 self._granted(state, event)
+            case LeaseGrown():
+                self._resized(state, event.lease)
             case LeaseObserved():
                 if event.lease not in state.leases:
                     self._ended(event.lease)
+                elif event.phase is LeasePhase.RESIZED:
+                    self._resized(state, event.lease)
             case NodeObserved():
                 self._node(state, event)
             case CycleDecided():
@@ -117,6 +123,14 @@ class Figures:
         gpus = dict(job.cls.resources).get(GPU, 0)
         self._held[event.lease] = (site, gpus)
         self._used[site] += gpus
+
+    def _resized(self, state: State, lease: str) -> None:
+        """Members who are told to leave use their GPUs until they are gone."""
+        held = self._held.get(lease)
+        if held is not None:
+            gpus = sum(dict(seat.ask.resources).get(GPU, 0) for seat in state.leases[lease].seats)
+            self._used[held[0]] += gpus - held[1]
+            self._held[lease] = (held[0], gpus)
 
     def _ended(self, lease: str) -> None:
         held = self._held.pop(lease, None)

@@ -16,8 +16,11 @@ from controlplane.domain.events import (
     JobRequeued,
     JobSubmitted,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
+    LeasePhase,
     LeaseRevoked,
+    LeaseShrunk,
     Ticked,
 )
 from controlplane.domain.ids import JobId, job_label
@@ -190,6 +193,14 @@ def _moments(event: Event, job: int) -> Iterator[tuple[str, str]]:
         case LeaseGranted():
             nodes = ", ".join(dict.fromkeys(member.node for member in event.members))
             yield "placed", f"placed on {nodes} (attempt {event.attempt}{_by(event.rule)})"
+        case LeaseGrown():
+            nodes = ", ".join(dict.fromkeys(member.node for member in event.members))
+            yield "", f"grew by {_members(event)} on {nodes}{_by(event.rule)}"
+        case LeaseShrunk():
+            whom = f" for {job_label(JobId(event.for_job))}" if event.for_job is not None else ""
+            yield "", f"{_members(event)} of it were told to leave{whom}: {event.cause}{_by(event.rule)}"
+        case LeaseObserved(phase=LeasePhase.RESIZED):
+            yield "", f"{event.cluster} reported that it has {_members(event)}"
         case LeaseRevoked():
             yield "ending", f"its lease was revoked: {event.cause}"
         case LeaseObserved():
@@ -259,3 +270,8 @@ def _watch_dict(watch: Watch | None) -> dict[str, object]:
         "waits_for": list(watch.waits_for),
         "served_by": watch.served_by,
     }
+
+
+def _members(event: LeaseGrown | LeaseShrunk | LeaseObserved) -> str:
+    count = len(event.members)
+    return f"{count} member" if count == 1 else f"{count} members"

@@ -224,6 +224,8 @@ class Preemption:
             return self._state.leases.values()
         if SURPLUS in scopes and self._state.elastic:
             return self._state.leases.values()
+        if not ("queue" in scopes or "reclaim" in scopes):
+            return ()
         if self._by_queue is None:
             self._by_queue = {}
             for lease in self._state.leases.values():

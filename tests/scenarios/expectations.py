@@ -56,6 +56,7 @@ class Expectations:
             "waiting": self._waiting,
             "placed": self._placed,
             "clusters": self._clusters,
+            "members": self._members,
             "finished": self._finished,
             "ended": self._ended,
             "refused": self._refused,
@@ -174,6 +175,17 @@ class Expectations:
             job = state.jobs.get(self._stage.jobs[name])
             lease = state.leases.get(job.lease or "") if job is not None else None
             found[name] = lease.cluster if lease is not None else "nowhere"
+        return expected, found
+
+    def _members(self, given: object) -> tuple[object, object]:
+        """Job -> how many members it has, those who are told to leave not counted."""
+        expected = as_map(given)
+        state = self._stage.plane.state
+        found: dict[str, object] = {}
+        for name in expected:
+            job = state.jobs.get(self._stage.jobs[name])
+            lease = state.leases.get(job.lease or "") if job is not None else None
+            found[name] = len(lease.staying()) if lease is not None else 0
         return expected, found
 
     def _finished(self, given: object) -> tuple[object, object]:
