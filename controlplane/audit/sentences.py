@@ -15,6 +15,9 @@ _MEANING = {
     Reason.RULE_FAILED: "a rule erred, and the decision failed closed",
     Reason.REFUSED_BY_POLICY: "the admission rules refused it",
     Reason.UNKNOWN_QUEUE: "there is no such queue",
+    Reason.DEPENDENCY_FAILED: "a job that had to finish before it ended otherwise: it can never run",
+    Reason.DEPENDENCY: "jobs that must be over before it starts are not",
+    Reason.ARRAY_FULL: "as many jobs of its array as may run at once hold a place",
     Reason.EXCEEDS_QUOTA_CEILING: "it asks for more than its queue could ever use, lent capacity included: it can never run",
     Reason.NO_NODE_OF_MODEL: "no node has a GPU of a model that it accepts",
     Reason.EXCEEDS_EVERY_NODE: "no node is large enough for one of its members, even empty",
@@ -31,6 +34,18 @@ _MEANING = {
     Reason.CAPACITY: "it is entitled to run, but what is free does not hold the whole gang",
     Reason.PROVISIONING: "cloud capacity was asked for and is on its way",
 }
+_CHANGES = {
+    Reason.DEPENDENCY: "the end of the jobs that it waits for",
+    Reason.ARRAY_FULL: "the end of one job of its array, or a higher max_running",
+    Reason.QUEUE_HELD: "releasing the hold on the queue",
+    Reason.NO_NODE_OF_MODEL: "a node of a model that it accepts, or a longer list of models in the job",
+    Reason.EXCEEDS_EVERY_NODE: "a larger node, or members that ask for less",
+    Reason.EXCEEDS_CAPACITY: "more nodes in one cluster, or a smaller gang",
+    Reason.RESERVED: "an estimate that ends before the reserved start, or nodes that are not reserved",
+    Reason.BEHIND_HEAD: "the start of the job in front, or a rule about overtaking that lets it pass",
+    Reason.NOT_ELIGIBLE: "an eligibility rule that lets it onto one of these nodes",
+}
+"""What would have sufficed, where it is the same for every job."""
 LEVEL_NAMES = {level: "NVLink domain" if level is Level.NVLINK else level.value for level in Level}
 NAMED_NODES = 8
 _CAUSES = {
@@ -72,10 +87,8 @@ def tell(watch: Watch) -> list[str]:
     for level in watch.queues:
         order = ", ".join(f"{s.queue} (share {s.share_ppb / 1e7:.2f}%, {s.pending} waiting)" for s in level)
         lines.append(f"Order of queues: {order}.")
-    for hold in watch.reservations:
-        lines.append(_hold(hold, watch.job))
-    if watch.waits_for:
-        lines.append(f"Its place is free once these leases have ended: {', '.join(watch.waits_for)}.")
+    lines.extend(_hold(hold, watch.job) for hold in watch.reservations)
+    lines.extend(_awaited(watch))
     if watch.served_by is not None:
         lines.append(f"Capacity request {watch.served_by} is under way for it.")
     for offer in watch.offers:
@@ -84,6 +97,17 @@ def tell(watch: Watch) -> list[str]:
     change = smallest_change(watch)
     if change:
         lines.append(f"Smallest change that would have let it run: {change}.")
+    return lines
+
+
+def _awaited(watch: Watch) -> list[str]:
+    """Whose end it waits for: of other jobs, or of the leases where its place will be."""
+    lines: list[str] = []
+    if watch.after and not watch.is_granted:
+        jobs = ", ".join(job_label(JobId(id_)) for id_ in watch.after)
+        lines.append(f"It starts only after these jobs are over: {jobs}.")
+    if watch.waits_for:
+        lines.append(f"Its place is free once these leases have ended: {', '.join(watch.waits_for)}.")
     return lines
 
 
@@ -104,28 +128,14 @@ def smallest_change(watch: Watch) -> str:
             return f"a ceiling of its queue that is higher by {_amounts(refusal.short)}, or a gang smaller by that"
         case Reason.QUOTA:
             return f"{_amounts(refusal.short)} more quota, or that much less in use by those who share it"
-        case Reason.QUEUE_HELD:
-            return "releasing the hold on the queue"
-        case Reason.NO_NODE_OF_MODEL:
-            return "a node of a model that it accepts, or a longer list of models in the job"
-        case Reason.EXCEEDS_EVERY_NODE:
-            return "a larger node, or members that ask for less"
-        case Reason.EXCEEDS_CAPACITY:
-            return "more nodes in one cluster, or a smaller gang"
         case Reason.EXCEEDS_TOPOLOGY:
             return f"a larger {_level(watch)}, a smaller gang, or a wider level to require"
         case Reason.TOPOLOGY:
             return _nearer(watch)
-        case Reason.RESERVED:
-            return "an estimate that ends before the reserved start, or nodes that are not reserved"
-        case Reason.BEHIND_HEAD:
-            return "the start of the job in front, or a rule about overtaking that lets it pass"
-        case Reason.NOT_ELIGIBLE:
-            return "an eligibility rule that lets it onto one of these nodes"
         case Reason.CAPACITY | Reason.BUDGET:
             return _freed(watch)
         case _:
-            return ""
+            return _CHANGES.get(refusal.reason, "")
 
 
 def _freed(watch: Watch) -> str:

@@ -17,6 +17,8 @@ class Reason(IntEnum):
     REFUSED_BY_POLICY = 10
     """The admission point answered with a refusal."""
     UNKNOWN_QUEUE = 15
+    DEPENDENCY_FAILED = 17
+    """A job that had to finish before it ended otherwise, or was never there: it can never run."""
     EXCEEDS_QUOTA_CEILING = 20
     """Larger than all that its queue could ever use, lent capacity included: it can never run."""
     NO_NODE_OF_MODEL = 25
@@ -31,6 +33,10 @@ class Reason(IntEnum):
     """Nodes are large enough, but the eligibility rules refuse all of them."""
     QUEUE_HELD = 45
     """The queue is stopped by its operator."""
+    DEPENDENCY = 46
+    """Jobs that must be over before it starts are not."""
+    ARRAY_FULL = 48
+    """As many jobs of its array as may run at once hold a place."""
     QUOTA = 50
     """The queue's quota, what it may borrow included, is used up."""
     BUDGET = 55
@@ -57,6 +63,7 @@ class Reason(IntEnum):
 NEVER = frozenset(
     {
         Reason.UNKNOWN_QUEUE,
+        Reason.DEPENDENCY_FAILED,
         Reason.EXCEEDS_QUOTA_CEILING,
         Reason.NO_NODE_OF_MODEL,
         Reason.EXCEEDS_EVERY_NODE,

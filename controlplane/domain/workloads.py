@@ -25,6 +25,9 @@ from controlplane.domain.topology import TopologyRequest
 Labels = dict[Annotated[str, Field(min_length=1, max_length=253)], Annotated[str, Field(max_length=1_024)]]
 
 
+JobNumber = Annotated[int, Field(ge=1, le=MAX_AMOUNT, strict=True)]
+
+
 class Role(Model):
     """Members of a gang that are alike. Amounts are per member."""
 
@@ -106,6 +109,18 @@ class JobSpec(Model):
     """How long it will run, as the client believes; ``None`` if unknown."""
     wait_limit_ms: Millis | None = None
     """Give up when not started this long after submission; 0 means now or never, ``None`` means wait for ever."""
+    start_by_ms: Millis | None = None
+    """An instant of the log's clock from which on starting makes no sense: then it gives up, and is not started again."""
+    time_limit_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
+    """How long each start may hold its place; then it is stopped, and the job has failed."""
+    after_ok: Annotated[tuple[JobNumber, ...], Field(max_length=1_000)] = ()
+    """Jobs, by number, that must have finished before it may start; if one ends otherwise, it is refused."""
+    after_any: Annotated[tuple[JobNumber, ...], Field(max_length=1_000)] = ()
+    """Jobs, by number, that must be over before it may start, however they ended."""
+    array: Name | None = None
+    """Names jobs of one queue that belong together."""
+    max_running: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
+    """It starts only while fewer jobs of its array hold a place."""
     max_attempts: Annotated[int, Field(ge=1, le=1_000, strict=True)] = 3
     """Starts in all, after failures and losses of nodes; being preempted does not count."""
     grace_ms: Millis = 30_000
@@ -125,6 +140,15 @@ class JobSpec(Model):
         for name, amount in self._totals().items():
             if amount > MAX_AMOUNT:
                 raise ValueError(f"the gang asks for {amount:,} of {name} in all, more than {MAX_AMOUNT:,}")
+        return self
+
+    @model_validator(mode="after")
+    def _arrays_and_dependencies_make_sense(self) -> Self:
+        if self.max_running is not None and self.array is None:
+            raise ValueError("max_running limits the jobs of an array: name it in array, the same for all of them")
+        both = sorted(set(self.after_ok) & set(self.after_any))
+        if both:
+            raise ValueError(f"job {both[0]} is in after_ok and in after_any; keep it in one of them")
         return self
 
     def _totals(self) -> dict[str, int]:

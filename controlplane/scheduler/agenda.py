@@ -217,7 +217,7 @@ class Agenda:
             self.groups = [{} for _ in state.tree.nodes]
         order_of: dict[int, Order] = {}
         for job in state.began_waiting:
-            if job.phase not in _WAITS:
+            if job.phase not in _WAITS or job.waits_for:
                 continue
             queue = state.tree.by_name.get(job.cls.spec.queue)
             if queue is None:

@@ -95,6 +95,9 @@ class Burst:
             self._rented[key] = self._rented.get(key, 0) + request.nodes
             if request.is_held:
                 self._served.add(request.held_for)
+                waiting = state.jobs.get(request.held_for)
+                if waiting is not None and waiting.lease is None and waiting.id not in draft.gone:
+                    draft.count_in_array(waiting)
         self._promised: dict[str, int] = {}
         self._is_round = state.reask_ms is None or state.reask_ms <= state.now_ms
         """Rules are asked for everybody once a minute, and at once for who begins to wait."""
@@ -129,6 +132,8 @@ class Burst:
     def _consider_job(self, job: Job, queue: QueueNode, facts: QueueFacts, refusal: Refusal) -> Refusal:
         if job.id in self._served:
             return Refusal(Reason.PROVISIONING)
+        if self._draft.is_array_full(job):
+            return refusal
         if not self._is_round and job.recorded_reason not in (0, Reason.PROVISIONING):
             return Refusal(Reason.BUDGET, refusal.short) if job.recorded_reason == Reason.BUDGET else refusal
         refused: dict[str, str] = {}
@@ -151,6 +156,7 @@ class Burst:
         for cost, name, _ in choices[1:]:
             refused[name] = f"cost {cost} is not the lowest"
         self._request(job, queue, choices[0][2], refused)
+        self._draft.count_in_array(job)
         return Refusal(Reason.PROVISIONING)
 
     def _ask(

@@ -50,7 +50,7 @@ from controlplane.domain.events import (
     ShrinkAwaited,
     Tally,
 )
-from controlplane.domain.ids import JobId, lease_id
+from controlplane.domain.ids import JobId, job_label, lease_id
 from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
@@ -80,7 +80,9 @@ MAX_SEARCHES = 256
 """Blocked jobs for which one cycle looks for victims."""
 _BLOCKED = (Reason.QUOTA, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY)
 """What a job waits for that can be freed; rules may keep others from passing it meanwhile."""
-_WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.QUOTA, Reason.BEHIND_HEAD)
+TIME_LIMIT = "time-limit"
+"""Cause of a revocation: the job held its place for as long as it may."""
+_WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.ARRAY_FULL, Reason.QUOTA, Reason.BEHIND_HEAD)
 """Reasons for which no nodes were looked at."""
 
 
@@ -198,8 +200,10 @@ class _Cycle:
             return
         if job.is_cancelled:
             self._emit(JobEnded(job=job.id, outcome="cancelled"))
-        elif job.failures >= job.cls.spec.max_attempts:
+        elif job.failures >= job.cls.spec.max_attempts or job.cause == TIME_LIMIT:
             self._emit(JobEnded(job=job.id, outcome="failed"))
+        elif job.is_too_late(self._state.now_ms):
+            self._emit(JobEnded(job=job.id, outcome="expired"))
         elif (homeless := self._homeless(job)) is not None:
             self._emit(JobRefused(job=job.id, reason=int(Reason.UNKNOWN_QUEUE), detail=homeless))
         else:
@@ -222,6 +226,10 @@ class _Cycle:
             for lease in state.leases.values():
                 if name in lease.requests:
                     self._revoke(lease, "deadline")
+        for at_ms, name in state.time_limits:
+            if at_ms > state.now_ms:
+                break
+            self._revoke(state.leases[name], TIME_LIMIT)
 
     def report_promises(self) -> None:
         """Quota that is promised beyond what there is: when it becomes so, and whenever the amounts change."""
@@ -246,6 +254,8 @@ class _Cycle:
         homeless = self._homeless(job)
         if homeless is not None:
             return Reason.UNKNOWN_QUEUE, homeless, None
+        if job.orphaned_by:
+            return Reason.DEPENDENCY_FAILED, _orphaned(job), None
         answer = self._agenda.admission(job, self._draft, self._queue(job), self._state.now_ms)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
@@ -284,6 +294,7 @@ class _Cycle:
                 self._emit(PromiseReleased(job=job.id, cause="room-gone"))
             elif occupants:
                 self._draft.promise(queue, seats, occupants)
+                self._draft.count_in_array(job)
                 self._promised.add(job.id)
             else:
                 self._grant_promised(job, queue, promise, promised)
@@ -365,7 +376,7 @@ class _Cycle:
         queue = self._queue(job)
         rows = [node.request == request for node in self._agenda.nodes]
         mask = np.fromiter(rows, dtype=np.bool_, count=len(rows))
-        if not queue.is_held and self._quota_refusal(job, queue) is None:
+        if not queue.is_held and not self._draft.is_array_full(job) and self._quota_refusal(job, queue) is None:
             self._grant_if_it_fits(job, queue, self._agenda.needs_of(self._state, job), mask)
 
     def _next_queue(self) -> QueueNode | None:
@@ -482,6 +493,8 @@ class _Cycle:
         is remembered must be what would be found, since a plane that was started anew remembers nothing."""
         if queue.is_held:
             return Refusal(Reason.QUEUE_HELD)
+        if self._draft.is_array_full(job):
+            return Refusal(Reason.ARRAY_FULL)
         needs = self._agenda.needs_of(self._state, job)
         refusal = self._quota_refusal(job, queue)
         if refusal is None:
@@ -558,6 +571,7 @@ class _Cycle:
         )
         at = [(seat.row, seat.need.ask_on(seat.kind_before), seat.gpus, seat.flavor) for seat in plan.seats]
         self._draft.promise(queue, at, occupants)
+        self._draft.count_in_array(job)
         self._promised.add(job.id)
         return True
 
@@ -776,7 +790,9 @@ class _Cycle:
             if expiry > state.now_ms:
                 break
             job = state.jobs.get(id_)
-            if job is None or not job.gives_up_by(state.now_ms) or job.lease is not None or id_ in self._draft.gone:
+            if job is None or job.phase not in (Phase.SUBMITTED, Phase.WAITING) or id_ in self._draft.gone:
+                continue
+            if not job.gives_up_by(state.now_ms):
                 continue
             if reasons is None:
                 reasons = dict(self._refused)
@@ -784,6 +800,7 @@ class _Cycle:
             refusal = reasons.get(group) if group is not None else None
             reason = refusal.reason if refusal is not None else None
             reason = Reason.PROVISIONING if id_ in self._renting else reason
+            reason = Reason.DEPENDENCY if job.waits_for else reason
             self._emit(JobEnded(job=id_, outcome="expired", reason=int(reason) if reason is not None else None))
             self._draft.leave(self._queue(job), job, False)
 
@@ -800,11 +817,27 @@ class _Cycle:
             head = next(left, None)
             if head is not None:
                 self._record_part(group, head.job, 1 + self._count_behind(group, left, len(others)), refusal)
+        self._record_dependents()
         promised = sum(len(part[0]) for part in apart.values())
         if promised:
             self._waiting[Reason.ROOM_PROMISED.slug] = promised
         if self._requeued:
             self._waiting["requeued"] = self._requeued
+
+    def _record_dependents(self) -> None:
+        """Jobs that are in nobody's line, since they wait for others to end; alike ones together."""
+        by_class: dict[int, list[Job]] = {}
+        for id_ in sorted({id_ for waiting in self._state.dependents.values() for id_ in waiting}):
+            job = self._state.jobs.get(id_)
+            if job is not None and id_ not in self._draft.gone:
+                by_class.setdefault(job.cls.index, []).append(job)
+        for jobs in by_class.values():
+            slug = Reason.DEPENDENCY.slug
+            self._waiting[slug] = self._waiting.get(slug, 0) + len(jobs)
+            head = jobs[0]
+            if head.recorded_reason != Reason.DEPENDENCY:
+                queue, reason = head.cls.spec.queue, int(Reason.DEPENDENCY)
+                self._emit(JobsWaiting(queue=queue, head=head.id, count=len(jobs), reason=reason))
 
     def _count_behind(self, group: Group, left: Iterator[Entry], apart: int) -> int:
         """How many jobs wait behind the first of a group; not by counting them, where all of their class are here."""
@@ -853,7 +886,12 @@ class _Cycle:
         if job is None:
             return
         group = self._agenda.group_of(self._state, job)
-        self.watch.refusal = next((refusal for of, refusal in self._refused if of is group), None)
+        self.watch.after = list(job.waits_for)
+        self.watch.refusal = (
+            Refusal(Reason.DEPENDENCY)
+            if job.waits_for
+            else next((refusal for of, refusal in self._refused if of is group), None)
+        )
         granted = (d.event for d in self._decisions if isinstance(d.event, LeaseGranted))
         self.watch.is_granted = any(event.job == job.id for event in granted)
         names = self._agenda.names
@@ -887,3 +925,11 @@ class _Cycle:
         )
         self._draft.undo()
         return (*self._decisions, Decision(record, encode(record)))
+
+
+def _orphaned(job: Job) -> str:
+    """Why a job that depends on others never starts."""
+    other = job_label(JobId(job.orphaned_by))
+    if job.orphaned_by >= job.id:
+        return f"it depends on {other}, and no such job was submitted before it"
+    return f"it starts only after {other} has finished, and {other} ended otherwise"

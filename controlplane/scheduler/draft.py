@@ -43,6 +43,7 @@ class Draft:
         self.charged = [dict(charged) for charged in state.charged]
         self.pending = list(state.pending)
         self.running = list(state.running)
+        self.arrays = dict(state.arrays)
         self.gone: set[int] = set()
         """Jobs that this cycle placed, refused or ended; asked for membership only."""
         self.left: dict[int, int] = {}
@@ -133,11 +134,23 @@ class Draft:
     def leave(self, queue: QueueNode, job: Job, is_placed: bool) -> None:
         """The job no longer waits; if placed, it counts as running."""
         self.gone.add(job.id)
+        if is_placed:
+            self.count_in_array(job)
         self.left[job.cls.index] = self.left.get(job.cls.index, 0) + 1
         for node in queue.path:
             self.pending[node.index] -= 1
             if is_placed:
                 self.running[node.index] += 1
+
+    def count_in_array(self, job: Job) -> None:
+        """The job holds a place of its array, or one is promised to it."""
+        if job.array is not None:
+            self.arrays[job.array] = self.arrays.get(job.array, 0) + 1
+
+    def is_array_full(self, job: Job) -> bool:
+        """Whether as many jobs of its array as may run at once hold a place."""
+        most = job.cls.spec.max_running
+        return most is not None and job.array is not None and self.arrays.get(job.array, 0) >= most
 
     def queue_facts(self, node: QueueNode, oldest_ms: int, claim: str = "") -> QueueFacts:
         """What rules see of a queue now; of a cohort, for the claim of a queue below it."""
@@ -238,7 +251,9 @@ def home_facts(state: State, draft: Draft) -> HomeFacts:
             there += 1_000 * node.build.gpus
             free += sum(state.kinds.kinds[node.kind].gpu_free)
     pending = sum(
-        job.cls.facts.gpus_milli for job in state.jobs.values() if job.lease is None and job.id not in draft.gone
+        job.cls.facts.gpus_milli
+        for job in state.jobs.values()
+        if job.lease is None and not job.waits_for and job.id not in draft.gone
     )
     pressure = ceil_div((there - free + pending) * 1_000_000, there) if there else MAX_AMOUNT if pending else 0
     return HomeFacts(gpu_milli=there, gpu_free_milli=free, gpu_pending_milli=pending, pressure_ppm=pressure)

@@ -71,6 +71,8 @@ from controlplane.scheduler.state import (
 )
 from controlplane.scheduler.topology import declared
 
+UNFINISHED_KEPT = 100_000
+"""Jobs that did not finish, the last so many: a job that names an older one is taken to depend on one that did."""
 KINDS_KEPT = 100_000
 CLASSES_KEPT = 100_000
 """Caches are made anew beyond these sizes; what is decided does not depend on them."""
@@ -92,12 +94,51 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     state.jobs[job.id] = job
     state.counts.submitted += 1
     state.arrivals.append(job)
-    state.began_waiting.append(job)
+    _depend(state, job)
+    if not job.waits_for:
+        state.began_waiting.append(job)
     _count_pending(state, job, 1)
     if state.typical.see(job.cls.shapes):
         _typical_changed(state)
     if spec.wait_limit_ms is not None:
         insort(state.expiries, (event.submitted_ms + spec.wait_limit_ms, job.id))
+    if spec.start_by_ms is not None:
+        insort(state.expiries, (spec.start_by_ms, job.id))
+
+
+def _depend(state: State, job: Job) -> None:
+    """Who was over before it came is not waited for."""
+    spec = job.cls.spec
+    bad = (id_ for id_ in spec.after_ok if id_ >= job.id or id_ in state.unfinished)
+    job.orphaned_by = next(bad, next((id_ for id_ in spec.after_any if id_ >= job.id), 0))
+    live = (id_ for id_ in (*spec.after_ok, *spec.after_any) if id_ in state.jobs or id_ == job.orphaned_by)
+    job.waits_for = tuple(sorted(set(live)))
+    for id_ in job.waits_for:
+        if id_ in state.jobs:
+            state.dependents.setdefault(id_, []).append(job.id)
+
+
+def _dependents_go_on(state: State, over: int, is_finished: bool) -> None:
+    """A job is over: who waited for it may start, or never will."""
+    if not is_finished:
+        state.unfinished[over] = None
+        if len(state.unfinished) > UNFINISHED_KEPT:
+            del state.unfinished[next(iter(state.unfinished))]
+    for id_ in state.dependents.pop(over, ()):
+        job = state.jobs.get(id_)
+        if job is None or job.orphaned_by:
+            continue
+        if not is_finished and over in job.cls.spec.after_ok:
+            job.orphaned_by = over
+            if job.phase is Phase.WAITING:
+                job.phase = Phase.SUBMITTED
+                state.arrivals.append(job)
+            continue
+        job.waits_for = tuple(other for other in job.waits_for if other != over)
+        if not job.waits_for:
+            job.recorded_reason = 0
+            state.began_waiting.append(job)
+            state.freed += 1
 
 
 def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
@@ -112,6 +153,7 @@ def _job_refused(state: State, event: JobRefused) -> None:
     if job is not None:
         state.counts.refused += 1
         _forget(state, job)
+        _dependents_go_on(state, job.id, is_finished=False)
 
 
 def _job_requeued(state: State, event: JobRequeued) -> None:
@@ -130,6 +172,7 @@ def _job_ended(state: State, event: JobEnded) -> None:
     if job is not None:
         setattr(state.counts, event.outcome, getattr(state.counts, event.outcome) + 1)
         _forget(state, job)
+        _dependents_go_on(state, job.id, is_finished=False)
 
 
 def _jobs_waiting(state: State, event: JobsWaiting) -> None:
@@ -181,6 +224,10 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     if state.promises.pop(job.id, None) is not None or state.reservations.pop(job.id, None) is not None:
         state.freed += 1
     state.counts.placements += 1
+    if job.array is not None:
+        state.arrays[job.array] = state.arrays.get(job.array, 0) + 1
+    if job.cls.spec.time_limit_ms is not None:
+        insort(state.time_limits, (state.now_ms + job.cls.spec.time_limit_ms, lease.id))
     for node in _queue(state, job).path:
         state.running[node.index] += 1
     for seat in seats:
@@ -262,6 +309,7 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
     if event.phase is LeasePhase.FINISHED:
         state.counts.finished += 1
         _forget(state, job)
+        _dependents_go_on(state, job.id, is_finished=True)
         if job.is_cancelled:
             state.cancels = [other for other in state.cancels if other is not job]
         return
@@ -280,6 +328,12 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
 
 def _release(state: State, lease: Lease, at_ms: int) -> None:
     del state.leases[lease.id]
+    if lease.job.cls.spec.time_limit_ms is not None:
+        state.time_limits.remove((lease.granted_ms + lease.job.cls.spec.time_limit_ms, lease.id))
+    if (array := lease.job.array) is not None:
+        state.arrays[array] -= 1
+        if state.arrays[array] == 0:
+            del state.arrays[array]
     state.elastic.pop(lease.id, None)
     if state.stranded:
         state.stranded = [other for other in state.stranded if other is not lease]
@@ -645,10 +699,11 @@ def _cycle_decided(state: State, event: CycleDecided) -> None:
         state.searched_ms = event.searched_ms
     state.faults.update(dict.fromkeys(event.faults))
     for job in state.arrivals:
-        if job.phase is Phase.SUBMITTED:
+        if job.phase is Phase.SUBMITTED and not job.orphaned_by:
             job.phase = Phase.WAITING
     state.expiries = state.expiries[bisect_right(state.expiries, (state.now_ms, MAX_MS)) :]
-    state.arrivals = []
+    # Who was orphaned by a decision of this very cycle is refused by the next.
+    state.arrivals = [job for job in state.arrivals if job.phase is Phase.SUBMITTED and job.orphaned_by]
     state.cancels = []
     state.returned = []
     state.stranded = []

@@ -152,6 +152,11 @@ def _check_usage(state: State) -> None:
     _demand(state.charged == charged, "what queues are charged is not the sum of their leases")
     _demand(state.running == running, "the number of running jobs by queue is wrong")
     _demand(state.pending == pending, "the number of waiting jobs by queue is wrong")
+    arrays: dict[tuple[str, str], int] = {}
+    for lease in state.leases.values():
+        if lease.job.array is not None:
+            arrays[lease.job.array] = arrays.get(lease.job.array, 0) + 1
+    _demand(state.arrays == arrays, "the number of running jobs by array is wrong")
 
 
 def _demand(holds: bool, sentence: str) -> None:

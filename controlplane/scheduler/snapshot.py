@@ -76,6 +76,9 @@ def take(state: State) -> bytes:
         "returned": [job.id for job in state.returned if job.id in state.jobs],
         "stranded": [lease.id for lease in state.stranded],
         "expiries": state.expiries,
+        "time_limits": state.time_limits,
+        "dependents": list(state.dependents.items()),
+        "unfinished": list(state.unfinished),
         "is_requeued": state.is_requeued,
         "freed": [state.freed, state.freed_at_tick],
         "counts": asdict(state.counts),
@@ -148,6 +151,12 @@ def _restore_jobs(state: State, plain: Plain) -> None:
     state.returned = [state.jobs[id_] for id_ in plain["returned"] if id_ in state.jobs]
     state.stranded = [state.leases[id_] for id_ in plain["stranded"] if id_ in state.leases]
     state.expiries = [(expiry, id_) for expiry, id_ in plain["expiries"]]
+    state.time_limits = [(limit, id_) for limit, id_ in plain["time_limits"]]
+    state.dependents = {id_: list(jobs) for id_, jobs in plain["dependents"]}
+    state.unfinished = dict.fromkeys(plain["unfinished"])
+    for lease in state.leases.values():
+        if (array := lease.job.array) is not None:
+            state.arrays[array] = state.arrays.get(array, 0) + 1
 
 
 def _job(job: Job, cls: int) -> list[object]:
@@ -166,12 +175,16 @@ def _job(job: Job, cls: int) -> list[object]:
         job.evicted,
         job.is_cancelled,
         job.recorded_reason,
+        job.waits_for,
+        job.orphaned_by,
     ]
 
 
 def _restored_job(row: list[Any], classes: list[JobClass]) -> Job:
     id_, name, cls, submitted_ms, phase, *rest = row
-    return Job(id_, name, classes[cls], submitted_ms, Phase(phase), *rest)
+    job = Job(id_, name, classes[cls], submitted_ms, Phase(phase), *rest)
+    job.waits_for = tuple(job.waits_for)
+    return job
 
 
 def _lease(lease: Lease) -> list[object]:

@@ -130,11 +130,28 @@ class Job:
     is_cancelled: bool = False
     recorded_reason: int = 0
     """The reason last recorded while it was the first of its group; 0 for none."""
+    waits_for: tuple[int, ...] = ()
+    """Jobs that must be over before it may start, and are not (or ended as they must not, see ``orphaned_by``)."""
+    orphaned_by: int = 0
+    """A job that had to finish before it and never will; 0 for none. The next cycle refuses it."""
 
     def gives_up_by(self, now_ms: int) -> bool:
-        """Whether its time to wait for a first start is over at that instant: then it has its last try."""
+        """Whether its time to wait for a start is over at that instant: then it has its last try."""
+        if self.is_too_late(now_ms):
+            return True
         limit_ms = self.cls.spec.wait_limit_ms
         return limit_ms is not None and self.attempts == 0 and self.submitted_ms + limit_ms <= now_ms
+
+    def is_too_late(self, now_ms: int) -> bool:
+        """Whether starting it makes no sense any more."""
+        start_by_ms = self.cls.spec.start_by_ms
+        return start_by_ms is not None and start_by_ms <= now_ms
+
+    @property
+    def array(self) -> tuple[str, str] | None:
+        """(queue, array) to which it belongs."""
+        spec = self.cls.spec
+        return (spec.queue, spec.array) if spec.array is not None else None
 
     def facts(self) -> JobFacts:
         """What rules see of this very job."""
@@ -367,6 +384,14 @@ class State:
         """Leases with a member on a lost node, in order."""
         self.expiries: list[tuple[int, int]] = []
         """(instant, job id), sorted: when jobs that never started give up."""
+        self.time_limits: list[tuple[int, str]] = []
+        """(instant, lease), sorted: when leases have held their place for as long as they may."""
+        self.arrays: dict[tuple[str, str], int] = {}
+        """(queue, array) -> its jobs that hold a lease."""
+        self.dependents: dict[int, list[int]] = {}
+        """Job -> jobs that wait for it, in the order of their numbers."""
+        self.unfinished: dict[int, None] = {}
+        """Jobs that ended otherwise than finished, for those that come and depend on them."""
         self.is_requeued = False
         """Whether the last cycle put jobs back into their queues."""
         self.began_waiting: list[Job] = []
@@ -390,8 +415,9 @@ class State:
         """The class of a job, made if it is the first of its kind."""
         roles = tuple(_role_key(role) for role in spec.roles)
         labels = tuple(sorted(spec.labels.items()))
-        limits = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts, spec.topology)
-        limits = (*limits, spec.grace_ms, spec.checkpoint_every_ms)
+        limits: tuple[object, ...] = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts, spec.topology)
+        limits = (*limits, spec.grace_ms, spec.checkpoint_every_ms, spec.start_by_ms, spec.time_limit_ms)
+        limits = (*limits, spec.after_ok, spec.after_any, spec.array, spec.max_running)
         key = (spec.queue, spec.user, spec.priority, roles, labels, *limits)
         found = self.classes.get(key)
         if found is None:

@@ -93,6 +93,8 @@ class Watch:
     offers: list[OfferVerdict] = field(default_factory=list)
     topology: TopologyShort | None = None
     """The best that one domain of a level that it requires has."""
+    after: list[int] = field(default_factory=list)
+    """Jobs that must be over before it may start, and are not."""
     reservations: list[Hold] = field(default_factory=list)
     """Those of this cycle, in the order in which they were made."""
     waits_for: tuple[str, ...] = ()

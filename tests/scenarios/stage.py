@@ -26,6 +26,7 @@ from controlplane.domain.events import (
     PolicyActivated,
     QueueConfigured,
 )
+from controlplane.domain.workloads import JobSpec
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.policy.bundle import Bundle, load_bundle, read_bundle_folder
 from controlplane.runtime.agents import ClusterAgent, find_agents
@@ -183,7 +184,12 @@ class Stage:
             id_ = self.plane.state.position + 1 + before + place
             phase = LeasePhase.FAILED if job.fails else LeasePhase.FINISHED
             self.jobs[job.name], self.names[id_], self._runs[id_] = id_, job.name, (job.runs_ms, phase)
-        return [(JobSubmitted(spec=job.spec, submitted_ms=self.now_ms), job.spec.user) for job in planned]
+        return [(JobSubmitted(spec=self._spec(job), submitted_ms=self.now_ms), job.spec.user) for job in planned]
+
+    def _spec(self, job: PlannedJob) -> JobSpec:
+        """With the jobs that it names by their numbers."""
+        after = {word: tuple(self.jobs[name] for name in names) for word, names in job.after.items()}
+        return job.spec.model_copy(update=after)
 
     def _cancel(self, body: object, before: int) -> list[tuple[Event, str]]:
         names = [str(name) for name in (body if isinstance(body, list) else [body])]

@@ -33,6 +33,8 @@ class PlannedJob:
     spec: JobSpec
     runs_ms: int | None
     fails: bool
+    after: dict[str, list[str]] = field(default_factory=dict)
+    """``after_ok`` or ``after_any`` -> names of jobs."""
 
 
 @dataclass
@@ -232,6 +234,8 @@ _JOB: dict[str, tuple[str, Callable[[object], object]]] = {
     "wait_limit": ("wait_limit_ms", milliseconds),
     "attempts": ("max_attempts", lambda value: value),
     "grace": ("grace_ms", milliseconds),
+    "start_by": ("start_by_ms", milliseconds),
+    "time_limit": ("time_limit_ms", milliseconds),
     "checkpoint_every": ("checkpoint_every_ms", milliseconds),
 }
 
@@ -242,6 +246,8 @@ def jobs(name: str, body: Plain) -> list[PlannedJob]:
     runs = body.pop("runs", None)
     runs_ms = milliseconds(runs) if runs is not None else None
     fails = bool(body.pop("fails", False))
+    words = ("after_ok", "after_any")
+    after = {word: [str(one) for one in _list(body.pop(word), word)] for word in words if word in body}
     names = [name] if copies is None else [f"{name}-{number}" for number in range(1, int(str(copies)) + 1)]
     fields: Plain = {"queue": body.pop("queue", "team")}
     for word, (key, convert) in _JOB.items():
@@ -254,7 +260,7 @@ def jobs(name: str, body: Plain) -> list[PlannedJob]:
         fields["roles"] = [_role("main", body)]
     fields.update(body)
     spec = JobSpec.model_validate({"name": names[0], **fields})
-    return [PlannedJob(one, spec.model_copy(update={"name": one}), runs_ms, fails) for one in names]
+    return [PlannedJob(one, spec.model_copy(update={"name": one}), runs_ms, fails, after) for one in names]
 
 
 def _role(name: str, body: Plain) -> Plain:

@@ -37,6 +37,12 @@ JOB: dict[str, object] = {
     "max_attempts": 1,
     "grace_ms": 1,
     "checkpoint_every_ms": 1,
+    "start_by_ms": 1,
+    "time_limit_ms": 1,
+    "after_ok": (1,),
+    "after_any": (1,),
+    "array": "sweep",
+    "max_running": 1,
     "topology": TopologyRequest(required=Level.RACK),
 }
 
