@@ -134,9 +134,9 @@ class Stage:
         flavors = {flavor for queue in queues for flavor, _, _ in _limits(queue)}
         keys = sorted({(flavor, resource) for queue in queues for flavor, resource, _ in _limits(queue)})
         for name in sorted(cohorts, key=lambda cohort: cohorts[cohort] is not None):
-            parent = cohorts[name]
-            closed = {} if parent else _as_quotas([(flavor, resource, _closed(0)) for flavor, resource in keys])
-            spec = QueueSpec(name=name, parent=str(parent) if parent else None, quotas=closed)
+            above = cohorts[name]
+            closed = {} if above else _as_quotas([(flavor, resource, _closed(0)) for flavor, resource in keys])
+            spec = QueueSpec(name=name, parent=str(above) if above else None, quotas=closed)
             self._core.tell(QueueConfigured(spec=spec))
         for queue in queues:
             self._queue(queue)
