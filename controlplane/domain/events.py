@@ -14,7 +14,7 @@ from pydantic import Field
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import Amount, Millis, Name
-from controlplane.domain.queues import QueueSpec
+from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.domain.topology import DomainNames, Level
 from controlplane.domain.workloads import JobSpec, Labels, Role
 
@@ -67,6 +67,15 @@ class QueueConfigured(Event):
     TYPE = "queue_configured/1"
     AUTHOR = Author.CONFIGURED
     spec: QueueSpec
+
+
+class HistoryConfigured(Event):
+    """What queues use is remembered from now on, or in another way than before; what is remembered already is kept."""
+
+    TYPE = "history_configured/1"
+    AUTHOR = Author.CONFIGURED
+    spec: HistorySpec | None = None
+    """``None`` forgets."""
 
 
 class ClusterConfigured(Event):
@@ -494,6 +503,7 @@ EVENTS: tuple[type[Event], ...] = (
     JobSubmitted,
     JobCancelRequested,
     QueueConfigured,
+    HistoryConfigured,
     ClusterConfigured,
     BudgetConfigured,
     PolicyActivated,

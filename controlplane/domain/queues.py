@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from controlplane.domain.model import Model
-from controlplane.domain.quantities import Amount, Name
+from controlplane.domain.quantities import MAX_MS, Amount, Name
 
 
 class Quota(Model):
@@ -35,6 +35,15 @@ class QueueSpec(Model):
     """flavor -> resource (``gpu`` in milli-GPU, ``cpu`` in milli-CPU, ``memory`` in bytes, or a named one) -> quota."""
     held: bool = False
     """True stops new placements from this queue and all below."""
+
+
+class HistorySpec(Model):
+    """How long what queues have used is remembered, for rules that order by it."""
+
+    half_life_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)]
+    """After this long, what was used counts half."""
+    sample_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)]
+    """How often what is used is looked at."""
 
 
 ANY_FLAVOR = "any"

@@ -169,7 +169,11 @@ QUEUE = Record(
         Field("parent", _S, "", "the queue above it; empty at the top"),
         Field("weight", _I, "", "its weight among its siblings; 0 comes after all others"),
         Field(
-            "share_ppb", _I, "parts per billion", "its dominant share of the whole home capacity, all below included"
+            "share_ppb",
+            _I,
+            "parts per billion",
+            "its dominant share of the capacity that is there, all below included; while queues are ordered, of a cohort "
+            "its share of the resource that dominates the queue below it whose turn it would be",
         ),
         Field("weighted_share_ppb", _I, "parts per billion", "its share divided by its weight, rounded up"),
         Field("gpu_used_milli", _I, "milli-GPU", "GPUs in use, all below included"),
@@ -178,6 +182,13 @@ QUEUE = Record(
         Field("pending", _I, "jobs", "jobs that wait"),
         Field("running", _I, "jobs", "jobs that run"),
         Field("oldest_ms", _I, "ms since the epoch", "submission of the oldest job that waits; 0 if none does"),
+        Field(
+            "history_ppb",
+            _I,
+            "parts per billion",
+            "its dominant share over time, of which half is forgotten in each half-life; 0 where no history is configured",
+        ),
+        Field("weighted_history_ppb", _I, "parts per billion", "its history divided by its weight, rounded up"),
     ),
 )
 

@@ -155,6 +155,7 @@ class Draft:
     def queue_facts(self, node: QueueNode, oldest_ms: int, claim: str = "") -> QueueFacts:
         """What rules see of a queue now; of a cohort, for the claim of a queue below it."""
         share = self.share_ppb(node, claim)
+        history = self._state.history.ppb(node.name) if self._state.history is not None else 0
         gpu_keys = [key for key in node.limited if key[1] == GPU]
         return QueueFacts(
             name=node.name,
@@ -168,6 +169,8 @@ class Draft:
             pending=self.pending[node.index],
             running=self.running[node.index],
             oldest_ms=oldest_ms,
+            history_ppb=history,
+            weighted_history_ppb=_weighted(history, node.weight),
         )
 
     def share_ppb(self, node: QueueNode, claim: str = "") -> int:

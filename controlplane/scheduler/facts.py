@@ -68,7 +68,8 @@ class QueueFacts:
     parent: str
     weight: int
     share_ppb: int
-    """Dominant share of the whole home capacity, all below included."""
+    """Dominant share of the capacity that is there, all below included; while queues are ordered, of a cohort its share of
+    the resource that dominates the queue below it whose turn it would be, see :mod:`controlplane.scheduler.claims`."""
     weighted_share_ppb: int
     """``share_ppb`` divided by weight, rounded up; the largest number for weight 0."""
     gpu_used_milli: int
@@ -78,6 +79,10 @@ class QueueFacts:
     running: int
     oldest_ms: int
     """Submission of the oldest job that waits; 0 if none does."""
+    history_ppb: int = 0
+    """Its share over time, less the longer ago; 0 where no history is kept."""
+    weighted_history_ppb: int = 0
+    """``history_ppb`` divided by weight, rounded up; the largest number for weight 0."""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,6 +22,7 @@ from controlplane.domain.events import (
     ClusterConfigured,
     CycleDecided,
     Event,
+    HistoryConfigured,
     JobCancelRequested,
     JobEnded,
     JobRefused,
@@ -51,6 +52,7 @@ from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.fragmentation import shape_of
+from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.quota import QueueNode, QueueTree, charge
 from controlplane.scheduler.state import (
@@ -581,6 +583,11 @@ def _queue_configured(state: State, event: QueueConfigured) -> None:
             state.arrivals.append(job)
 
 
+def _history_configured(state: State, event: HistoryConfigured) -> None:
+    known = state.history.usage if state.history is not None else {}
+    state.history = History(event.spec, state.now_ms, known) if event.spec is not None else None
+
+
 def _quota_over_promised(state: State, event: QuotaOverPromised) -> None:
     state.over_promised = event.promises
 
@@ -688,6 +695,9 @@ def _policy_activated(state: State, event: PolicyActivated) -> None:
 
 def _ticked(state: State, event: Ticked) -> None:
     state.now_ms = max(state.now_ms, event.now_ms)
+    if state.history is not None:
+        shares = {name: state.share_ppb(node) for name, node in state.tree.by_name.items()}
+        state.history.fold(state.now_ms, shares)
     state.is_requeued = False
     state.freed_at_tick = state.freed
 
@@ -723,6 +733,7 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     JobSubmitted: _job_submitted,
     JobCancelRequested: _job_cancel_requested,
     QueueConfigured: _queue_configured,
+    HistoryConfigured: _history_configured,
     ClusterConfigured: _cluster_configured,
     BudgetConfigured: _budget_configured,
     PolicyActivated: _policy_activated,

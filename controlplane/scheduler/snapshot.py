@@ -14,10 +14,11 @@ import orjson
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState
 from controlplane.domain.events import OverPromise
 from controlplane.domain.model import Model
-from controlplane.domain.queues import QueueSpec
+from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.domain.workloads import JobSpec
 from controlplane.scheduler.fold import recount, reset_kinds
 from controlplane.scheduler.fragmentation import Shape, TypicalJobs
+from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Build
 from controlplane.scheduler.quota import QueueTree
 from controlplane.scheduler.state import (
@@ -68,6 +69,7 @@ def take(state: State) -> bytes:
             for promise in state.promises.values()
         ],
         "reservations": [[r.job, r.start_ms, r.nodes, r.rule] for r in state.reservations.values()],
+        "history": asdict(state.history) | {"spec": _plain(state.history.spec)} if state.history is not None else None,
         "over_promised": [_plain(promise) for promise in state.over_promised],
         "searched_ms": state.searched_ms,
         "requests": [asdict(request) for request in state.requests.values()],
@@ -104,6 +106,11 @@ def restore(body: bytes) -> State:
     _restore_nodes(state, plain)
     _restore_jobs(state, plain)
     state.requests = {request["id"]: _request(request) for request in plain["requests"]}
+    if (history := plain["history"]) is not None:
+        spec = HistorySpec.model_validate(history["spec"])
+        state.history = History(
+            spec, history["folded_ms"], {name: int(used) for name, used in history["usage"].items()}
+        )
     state.over_promised = tuple(OverPromise.model_validate(promise) for promise in plain["over_promised"])
     state.is_requeued = plain["is_requeued"]
     state.counts = Counts(**plain["counts"])

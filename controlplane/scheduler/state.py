@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
 from controlplane.domain.events import OverPromise
 from controlplane.domain.ids import JobId, job_label
-from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI, PPM
+from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI, PPM, share_ppb
 from controlplane.domain.queues import ANY_FLAVOR, QueueSpec
 from controlplane.domain.topology import TopologyRequest
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.facts import JobFacts, RoleFacts
 from controlplane.scheduler.fragmentation import Shape, TypicalJobs, shape_of
+from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Amounts, Build, KindTable, gpu_milli_on
 from controlplane.scheduler.quota import Charged, Key, QueueNode, QueueTree
 
@@ -353,6 +354,8 @@ class State:
         """By resource, over all nodes that are not lost."""
         self.owned: dict[Key, int] = {}
         """(flavor, resource) -> amount, over those of them that are not rented."""
+        self.history: History | None = None
+        """What queues have used, where it is remembered."""
         self.over_promised: tuple[OverPromise, ...] = ()
         """As it was last reported."""
         self.jobs: dict[int, Job] = {}
@@ -458,6 +461,11 @@ class State:
             if not is_rented:
                 key = (build.flavor, resource)
                 self.owned[key] = self.owned.get(key, 0) + sign * amount
+
+    def share_ppb(self, queue: QueueNode) -> int:
+        """Dominant share of the capacity that is there, in parts per billion, rounded up (DRF, NSDI'11)."""
+        used = self.used[queue.index]
+        return max((share_ppb(amount, self.capacity.get(name, 0)) for name, amount in used.items()), default=0)
 
     def is_cloud(self, cluster: str) -> bool:
         """Whether the cluster is rented."""

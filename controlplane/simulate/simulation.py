@@ -18,6 +18,7 @@ from controlplane.domain.events import (
     BudgetConfigured,
     ClusterConfigured,
     Event,
+    HistoryConfigured,
     JobSubmitted,
     LeasePhase,
     PolicyActivated,
@@ -134,6 +135,8 @@ class Simulation:
         events.extend((ClusterConfigured(spec=cluster.spec()), OPERATOR) for cluster in self._world.clusters)
         events.extend((QueueConfigured(spec=queue), OPERATOR) for queue in self._world.queues)
         events.extend((BudgetConfigured(spec=budget), OPERATOR) for budget in self._world.budgets)
+        if self._world.history is not None:
+            events.append((HistoryConfigured(spec=self._world.history), OPERATOR))
         if self._typical:
             events.append((TypicalJobsConfigured(roles=self._typical), OPERATOR))
         self._plane.record(events, 0)
@@ -204,4 +207,3 @@ def _blamed(error: ValueError, world_file: Path, cluster: int) -> str:
 
 def _submission(job: TraceJob) -> JobSubmitted:
     return JobSubmitted(spec=job.spec, submitted_ms=job.arrival_ms)
-

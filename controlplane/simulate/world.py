@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from controlplane.domain.clusters import Budget, ClusterSpec
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import Millis, Name
-from controlplane.domain.queues import QueueSpec
+from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.intake import openb, philly, swf
 from controlplane.intake.generator import WorkloadProfile, generate
@@ -100,6 +100,8 @@ class World(Model):
     queues: Annotated[tuple[QueueSpec, ...], Field(min_length=1)]
     """A queue stands after its parent."""
     budgets: tuple[Budget, ...] = ()
+    history: HistorySpec | None = None
+    """How what queues have used is remembered, for rules that order by it."""
     workload: Workload
     tick_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 1_000
     """Cycles happen at multiples of this; what comes in between waits for the next."""

@@ -18,6 +18,7 @@ from controlplane.domain.events import (
     ClusterConfigured,
     CycleDecided,
     Event,
+    HistoryConfigured,
     JobCancelRequested,
     JobSubmitted,
     LeaseObserved,
@@ -154,6 +155,8 @@ class Stage:
         events.extend((ClusterConfigured(spec=cluster), "operator") for cluster in story.clusters)
         events.extend((QueueConfigured(spec=spec), "operator") for spec in story.queues)
         events.extend((BudgetConfigured(spec=spec), "operator") for spec in story.budgets)
+        if story.history is not None:
+            events.append((HistoryConfigured(spec=story.history), "operator"))
         if story.is_scripted:
             events.extend(
                 (_node(name, body, NodeState.READY), str(body["cluster"])) for name, body in story.nodes.items()

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape
 from controlplane.domain.quantities import MILLI
-from controlplane.domain.queues import QueueSpec
+from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.domain.workloads import JobSpec
 from tests.scenarios.words import BadStory, amount, byte_count, micro_usd, milli, milliseconds
 
@@ -59,6 +59,7 @@ class Story:
     configs: dict[str, Plain]
     queues: list[QueueSpec]
     budgets: list[Budget]
+    history: HistorySpec | None
     is_scripted: bool
     tick_ms: int
     when: list[Moment]
@@ -85,7 +86,9 @@ def read_story(path: Path) -> Story:
 def _story(path: Path, plain: object) -> Story:
     top = _map(plain, "the story", {"story", "scenario", "why", "given", "when", "then"})
     given = _map(
-        top.get("given"), "given", {"policy", "params", "rules", "clusters", "queues", "budgets", "agents", "tick"}
+        top.get("given"),
+        "given",
+        {"policy", "params", "rules", "clusters", "queues", "budgets", "history", "agents", "tick"},
     )
     story = Story(
         path=path,
@@ -98,6 +101,7 @@ def _story(path: Path, plain: object) -> Story:
         configs={},
         queues=[queue(name, _map(body, name)) for name, body in _map(given.get("queues"), "queues").items()],
         budgets=[budget(name, _map(body, name)) for name, body in _map(given.get("budgets"), "budgets").items()],
+        history=_history(_map(given.get("history"), "history", {"half_life", "sample"})),
         is_scripted=given.get("agents", "simulated") == "scripted",
         tick_ms=milliseconds(given.get("tick", "1s")),
         when=_moments(top.get("when"), "when"),
@@ -108,6 +112,13 @@ def _story(path: Path, plain: object) -> Story:
     if not story.then:
         raise BadStory("a story that expects nothing cannot fail; give it a then")
     return story
+
+
+def _history(body: Plain) -> HistorySpec | None:
+    if not body:
+        return None
+    times = {"half_life_ms": body.get("half_life"), "sample_ms": body.get("sample")}
+    return HistorySpec.model_validate({key: milliseconds(value) for key, value in times.items()})
 
 
 def _moments(plain: object, where: str) -> list[Moment]:
