@@ -67,7 +67,7 @@ from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.preemption import Candidate, Preemption
 from controlplane.scheduler.promises import over_promises
-from controlplane.scheduler.quota import QueueNode, available, available_nominal
+from controlplane.scheduler.quota import QueueNode, available_nominal
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
@@ -647,7 +647,7 @@ class _Cycle:
                 short = asked[key[1]] - queue.cells[key].potential
                 return Refusal(Reason.EXCEEDS_QUOTA_CEILING, {key[1]: short})
         for key in keys:
-            left = available(queue, key, self._draft.charged)
+            left = self._draft.available(queue, key)
             if left < asked[key[1]]:
                 return Refusal(Reason.QUOTA, {key[1]: asked[key[1]] - left})
         for key in keys:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from controlplane.domain.quantities import MAX_AMOUNT, ceil_div, share_ppb
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.facts import HomeFacts, QueueFacts
-from controlplane.scheduler.kinds import Kind, KindTable
+from controlplane.scheduler.kinds import KindTable, can_sit
 from controlplane.scheduler.needs import Need
 from controlplane.scheduler.occupants import Occupant, SeatAt
-from controlplane.scheduler.quota import QueueNode, borrowed, charge
+from controlplane.scheduler.quota import Charged, Key, QueueNode, available, borrowed, charge
 from controlplane.scheduler.state import Ask, Job, State
 
 GPU = "gpu"
@@ -41,6 +41,9 @@ class Draft:
         """Row -> the kind that it had before the cycle touched it."""
         self.used = [dict(used) for used in state.used]
         self.charged = [dict(charged) for charged in state.charged]
+        self._standing: Charged | None = None
+        """The same with those in the way of promises still there, and nobody in their place; ``None`` without promises.
+        Quota holds for both: what an eviction gives back is not used before the cluster says that it is over."""
         self.pending = list(state.pending)
         self.running = list(state.running)
         self.arrays = dict(state.arrays)
@@ -60,7 +63,7 @@ class Draft:
             self._put(seat.row, seat.kind_before)
             self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), -1)
 
-    def _use(self, queue: QueueNode, flavor: str, ask: Ask, sign: int) -> None:
+    def _use(self, queue: QueueNode, flavor: str, ask: Ask, sign: int, *, is_promised: bool = False) -> None:
         for node in queue.path:
             used = self.used[node.index]
             for resource, amount in ask.resources:
@@ -70,6 +73,13 @@ class Draft:
             asked = dict(ask.resources)
             for resource, key in keys:
                 charge(queue, key, sign * asked.get(resource, 0), self.charged)
+                if self._standing is not None and not is_promised:
+                    charge(queue, key, sign * asked.get(resource, 0), self._standing)
+
+    def available(self, queue: QueueNode, key: Key) -> int:
+        """How much more the queue may use: as long as those in the way of promises are there, and afterwards, too."""
+        left = available(queue, key, self.charged)
+        return left if self._standing is None else min(left, available(queue, key, self._standing))
 
     def rent_in_use(self, agenda: Agenda) -> set[str]:
         """Capacity requests of which a node changed in this cycle; asked for membership only."""
@@ -114,7 +124,7 @@ class Draft:
                 continue
             id_ = free.get(row, int(self.column.kinds[row]))
             kind = self._kinds.kinds[id_]
-            if not can_sit(kind, ask, gpus):
+            if not can_sit(kind, ask.amounts, gpus):
                 return False
             free[row] = self._kinds.take(id_, ask.amounts, gpus)
         return True
@@ -122,10 +132,13 @@ class Draft:
     def promise(self, queue: QueueNode, seats: Sequence[SeatAt], in_the_way: Sequence[Occupant]) -> None:
         """Hold room for a gang whose victims have not all left: in the books as it will be, on the nodes what the gang
         needs beyond what the victims still occupy."""
+        if self._standing is None:
+            self._standing = [dict(charged) for charged in self.charged]
         for occupant in in_the_way:
-            self.evict(occupant, rooms=False)
+            for _, ask, _, flavor in occupant.seats:
+                self._use(occupant.queue, flavor, ask, -1, is_promised=True)
         for _, ask, _, flavor in seats:
-            self._use(queue, flavor, ask, 1)
+            self._use(queue, flavor, ask, 1, is_promised=True)
         needed, occupied = _by_row(seats), _by_row([seat for o in in_the_way for seat in o.seats])
         for row, need in needed.items():
             if row >= 0:
@@ -188,17 +201,6 @@ class Draft:
             used[name] = used.get(name, 0) + sign * amount
         share = max((share_ppb(amount, capacity.get(name, 0)) for name, amount in used.items()), default=0)
         return _weighted(share, node.weight)
-
-
-def can_sit(kind: Kind, ask: Ask, gpus: tuple[int, ...]) -> bool:
-    """Whether a member fits onto these very GPUs of a node."""
-    amounts, free = ask.amounts, kind.gpu_free
-    if kind.cpu_free < amounts.cpu_milli or kind.memory_free < amounts.memory_bytes:
-        return False
-    if any(index >= len(free) or free[index] < amounts.gpu_milli for index in gpus):
-        return False
-    other = dict(kind.other_free) if amounts.other else {}
-    return all(other.get(name, 0) >= amount for name, amount in amounts.other)
 
 
 class _Load:

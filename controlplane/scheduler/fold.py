@@ -53,7 +53,7 @@ from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.fragmentation import shape_of
 from controlplane.scheduler.history import History
-from controlplane.scheduler.kinds import Build, KindTable
+from controlplane.scheduler.kinds import Build, KindTable, can_sit
 from controlplane.scheduler.quota import QueueNode, QueueTree, charge
 from controlplane.scheduler.state import (
     EVICTED,
@@ -344,6 +344,9 @@ def _release(state: State, lease: Lease, at_ms: int) -> None:
         state.running[up.index] -= 1
     for seat in lease.seats:
         _stand_up(state, queue, lease, seat)
+    for seat in lease.seats:
+        if seat.node in state.nodes and lease.id in state.nodes[seat.node].crowded:
+            state.nodes[seat.node].crowded.remove(lease.id)
     state.freed += 1
     _count_rented(state, lease, -1, at_ms)
 
@@ -353,6 +356,8 @@ def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
     _use(state, queue, seat.flavor, seat.ask, -1)
     node = state.nodes.get(seat.node)
     if node is None:
+        return
+    if lease.id in node.crowded:
         return
     node.leases.pop(lease.id, None)
     if node.state is not NodeState.LOST:
@@ -413,7 +418,7 @@ def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
     for seat in out:
         _stand_up(state, queue, lease, seat)
     for name in {seat.node: None for seat in lease.seats}:
-        if name in state.nodes:
+        if name in state.nodes and lease.id not in state.nodes[name].crowded:
             state.nodes[name].leases[lease.id] = lease
     rented = {state.nodes[seat.node].request for seat in lease.seats if seat.node in state.nodes}
     requests = tuple(name for name in lease.requests if name in rented)
@@ -464,10 +469,8 @@ def _node_observed(state: State, event: NodeObserved) -> None:
     node.build, node.state, node.request = build, event.state, event.request
     node.topology = declared(event.topology)
     node.kind = state.kinds.empty(build)
-    for lease in node.leases.values():
-        for seat in lease.seats:
-            if seat.node == node.name and event.state is not NodeState.LOST:
-                node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
+    if event.state is not NodeState.LOST:
+        _seat_again(state, node)
     if event.state is NodeState.LOST:
         stranded = (lease for lease in node.leases.values() if lease.revoked is None)
         state.stranded.extend(sorted(stranded, key=lambda lease: lease.number))
@@ -475,6 +478,25 @@ def _node_observed(state: State, event: NodeObserved) -> None:
             del state.nodes[event.node]
     state.freed += 1
     state.columns_version += 1
+
+
+def _seat_again(state: State, node: Node) -> None:
+    """Put what runs on a node onto what it is now, in the order of the grants. Who finds no room, because a GPU died
+    or the node was resized, is released as if it had lost the node."""
+    for lease in list(node.leases.values()):
+        kind: int | None = node.kind
+        for seat in lease.seats:
+            if seat.node != node.name or kind is None:
+                continue
+            is_room = can_sit(state.kinds.kinds[kind], seat.ask.amounts, seat.gpus)
+            kind = state.kinds.take(kind, seat.ask.amounts, seat.gpus) if is_room else None
+        if kind is not None:
+            node.kind = kind
+            continue
+        del node.leases[lease.id]
+        node.crowded.append(lease.id)
+        if lease.revoked is None:
+            state.stranded.append(lease)
 
 
 def _build(event: NodeObserved) -> Build:

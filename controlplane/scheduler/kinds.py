@@ -268,6 +268,28 @@ def _gpus_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) 
     return gpu_free, tuple(slices)
 
 
+def can_sit(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> bool:
+    """Whether a member fits onto these very spots of a node, eligibility aside."""
+    if kind.cpu_free < amounts.cpu_milli or kind.memory_free < amounts.memory_bytes:
+        return False
+    if amounts.mig_profile and not kind.slices:
+        return False
+    milli = gpu_milli_on(kind.build, amounts) if amounts.gpu_memory_bytes else amounts.gpu_milli
+    gpu_free, slices = list(kind.gpu_free), list(kind.slices)
+    for spot in gpus:
+        index = gpu_of(spot)
+        if index >= len(gpu_free) or gpu_free[index] < milli:
+            return False
+        gpu_free[index] -= milli
+        if slices:
+            taken = _taken(kind.build, amounts, spot)
+            if slices[index] & taken:
+                return False
+            slices[index] |= taken
+    other = dict(kind.other_free) if amounts.other else {}
+    return all(other.get(name, 0) >= amount for name, amount in amounts.other)
+
+
 def _taken(build: Build, amounts: Amounts, spot: int) -> int:
     """The slices that a spot takes: those of its instance, all of a whole GPU, none for a part of a GPU that is not
     cut."""

@@ -35,7 +35,7 @@ from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.kinds import gpu_milli_on
 from controlplane.scheduler.needs import INFEASIBLE, Column, Need, Scores
-from controlplane.scheduler.quota import Key, QueueNode, available
+from controlplane.scheduler.quota import Key, QueueNode
 from controlplane.scheduler.state import State
 from controlplane.scheduler.topology import CLUSTER, Domains, Nearness, Room, nearness, within
 
@@ -237,7 +237,7 @@ class Packer:
         short = {
             key[0]
             for key in flavored
-            if asked.get(key[1], 0) and available(queue, key, self._draft.charged) < asked[key[1]]
+            if asked.get(key[1], 0) and self._draft.available(queue, key) < asked[key[1]]
         }
         allowed = np.fromiter((name not in short for name in self._flavors), dtype=np.bool_, count=len(self._flavors))
         by_row: Mask = allowed[self._flavor_of_row]
@@ -247,7 +247,7 @@ class Packer:
 
     def _affordable(self, queue: QueueNode, flavored: list[Key], need: Need) -> Mask:
         """Rows where a part by memory counts no more milli-GPU than the queue has left."""
-        left = [(key[0], available(queue, key, self._draft.charged)) for key in flavored if key[1] == GPU]
+        left = [(key[0], self._draft.available(queue, key)) for key in flavored if key[1] == GPU]
         kinds, of_row = np.unique(self._draft.column.kinds, return_inverse=True)
         builds = [self._kinds.kinds[kind].build for kind in kinds.tolist()]
         is_paid = [

@@ -59,7 +59,8 @@ def take(state: State) -> bytes:
             for account in state.budgets.values()
         ],
         "nodes": [
-            [node.name, asdict(node.build), node.state, node.request, node.topology] for node in state.nodes.values()
+            [node.name, asdict(node.build), node.state, node.request, node.topology, node.crowded]
+            for node in state.nodes.values()
         ],
         "classes": [_plain(cls.spec) for cls in state.classes.values()],
         "jobs": [_job(job, classes[job.cls.index]) for job in state.jobs.values()],
@@ -124,10 +125,11 @@ def restore(body: bytes) -> State:
 
 
 def _restore_nodes(state: State, plain: Plain) -> None:
-    for name, build, node_state, request, topology in plain["nodes"]:
+    for name, build, node_state, request, topology, crowded in plain["nodes"]:
         pairs = {key: tuple((item[0], item[1]) for item in build[key]) for key in ("other", "labels")}
         made = Build(**{**build, **pairs})
         state.nodes[name] = Node(name, made, 0, NodeState(node_state), request, topology=tuple(topology))
+        state.nodes[name].crowded = list(crowded)
         if state.nodes[name].state is not NodeState.LOST:
             state.count_capacity(made, 1, is_rented=request is not None)
 
@@ -144,7 +146,7 @@ def _restore_jobs(state: State, plain: Plain) -> None:
             state.elastic[lease.id] = lease
         for seat in lease.seats:
             node = state.nodes.get(seat.node)
-            if node is not None:
+            if node is not None and lease.id not in node.crowded:
                 node.leases[lease.id] = lease
     for job_id, cluster, seats, victims, rule, shrinks in plain["promises"]:
         sat = _restored_seats(state.jobs[job_id], seats)

@@ -238,6 +238,9 @@ class Node:
     state: NodeState
     request: str | None
     leases: dict[str, Lease] = field(default_factory=dict)
+    crowded: list[str] = field(default_factory=list)
+    """Leases for which it has no room any more, since it was reported smaller than what runs on it; they are on their
+    way out, and none of ``leases``."""
     topology: tuple[str, ...] = ()
     """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 

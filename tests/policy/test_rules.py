@@ -43,7 +43,7 @@ def test_the_default_bundle_decides_as_it_says() -> None:
     assert refused.value == "the gang has more members than the 4096 that this policy allows"
     assert refused.rule == "admission.yaml:6"
     assert rules.queue_order(queue(weighted_share_ppb=7), 5).value == (7,)
-    assert rules.job_order(job(priority=3, submitted_ms=9), queue(), 5).value == (-3, 9)
+    assert rules.job_order(job(priority=3, submitted_ms=9), queue(), 5).value == (-3,)
     assert rules.eligibility(job(labels=STAY), ROLE, CLOUD_CLUSTER, node()).value is False
     assert rules.eligibility(job(labels=STAY), ROLE, HOME_CLUSTER, node()).value is True
     assert rules.burst(job(), queue(), HOME, OFFER, BUDGET, 1001).value == OFFER.cost_micro_usd
@@ -82,7 +82,7 @@ def test_a_point_without_a_rule_has_its_default() -> None:
 
 def test_reads_are_the_paths_that_the_rules_name() -> None:
     rules = default_rules()
-    assert rules.job_order_reads == {"job.priority", "job.submitted_ms"}
+    assert rules.job_order_reads == {"job.priority"}
     assert rules.queue_order_reads == {"queue.weighted_share_ppb"}
     assert "candidate.lottery" not in rules.scoring_reads
     assert load_bundle(shipped("examples/random")).rules().scoring_reads == {"candidate.lottery"}
