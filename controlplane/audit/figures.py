@@ -19,7 +19,6 @@ from controlplane.domain.events import (
     LeaseGranted,
     LeaseGrown,
     LeaseObserved,
-    LeasePhase,
     LeaseRevoked,
     NodeObserved,
     Ticked,
@@ -85,13 +84,8 @@ class Figures:
                     self._first_ms = event.submitted_ms
             case LeaseGranted():
                 self._granted(state, event)
-            case LeaseGrown():
-                self._resized(state, event.lease)
-            case LeaseObserved():
-                if event.lease not in state.leases:
-                    self._ended(event.lease)
-                elif event.phase is LeasePhase.RESIZED:
-                    self._resized(state, event.lease)
+            case LeaseGrown() | LeaseObserved():
+                self._changed(state, event.lease)
             case NodeObserved():
                 self._node(state, event)
             case CycleDecided():
@@ -124,13 +118,15 @@ class Figures:
         self._held[event.lease] = (site, gpus)
         self._used[site] += gpus
 
-    def _resized(self, state: State, lease: str) -> None:
-        """Members who are told to leave use their GPUs until they are gone."""
-        held = self._held.get(lease)
-        if held is not None:
-            gpus = sum(dict(seat.ask.resources).get(GPU, 0) for seat in state.leases[lease].seats)
+    def _changed(self, state: State, name: str) -> None:
+        """It may be over, or have other members: who is told to leave uses its GPUs until it is gone."""
+        lease, held = state.leases.get(name), self._held.get(name)
+        if lease is None:
+            self._ended(name)
+        elif held is not None and lease.job.cls.is_elastic:
+            gpus = sum(dict(seat.ask.resources).get(GPU, 0) for seat in lease.seats)
             self._used[held[0]] += gpus - held[1]
-            self._held[lease] = (held[0], gpus)
+            self._held[name] = (held[0], gpus)
 
     def _ended(self, lease: str) -> None:
         held = self._held.pop(lease, None)

@@ -201,7 +201,8 @@ def test_surplus_is_taken_back_by_equals_and_a_gang_at_its_minimum_is_not() -> N
     assert core.placed() == [first]
     core.submit(job(gpu=1, members=2))
     core.cycle(60_000)
-    assert core.last(LeaseShrunk) == core.last(LeaseRevoked) == []
+    assert not core.last(LeaseShrunk)
+    assert not core.last(LeaseRevoked)
 
 
 def test_a_report_of_an_older_revision_frees_nobody_who_came_later() -> None:
@@ -344,3 +345,19 @@ def test_b4_a_failed_gang_starts_again_whole_and_eviction_uses_up_no_attempt() -
     core.report(core.lease_of(gang), LeasePhase.FAILED)
     core.cycle()
     assert gang not in core.state.jobs
+
+
+def test_quota_that_an_eviction_gives_back_is_not_used_before_it_is_over() -> None:
+    core = preempting("queue")
+    core.queue("team", {"gpu": Quota(nominal=4_000)})
+    core.home(n1=gpus(4), n2=gpus(4))
+    low = core.submit(job(gpu=4))
+    core.cycle()
+    urgent = core.submit(job(gpu=1, priority=9))
+    other = core.submit(job(gpu=3, priority=5))
+    core.cycle()
+    assert [event.job for event in core.last(RoomPromised)] == [urgent]
+    assert core.placed() == []
+    core.report(core.lease_of(low), LeasePhase.ENDED)
+    core.cycle()
+    assert core.placed() == [urgent, other]
