@@ -444,7 +444,9 @@ POINTS: tuple[Point, ...] = (
         "whom the job may evict: 'queue' (lower priority in its own queue), 'cohort' (lower priority below the same "
         "top queue), 'reclaim' (queues above their nominal quota, if its own ends within), 'borrowers' (lower "
         "priority below the same top queue, in queues above their nominal quota), 'fair-share' (queues that would "
-        "still have the larger weighted share afterwards); an empty list evicts nobody",
+        "still have the larger weighted share afterwards), 'surplus' (only members above the minimum of elastic "
+        "gangs, whatever their priority: of its own queue, and of queues above their nominal quota or without one); an "
+        "empty list evicts nobody. Elastic gangs shrink before anybody is evicted",
         "nobody is evicted",
         "nobody is evicted for the job",
     ),

@@ -135,7 +135,9 @@ class Rules(Protocol):
         """Whom the job may evict: any of ``queue`` (lower priority in its own queue), ``cohort`` (lower priority below
         the same top queue), ``reclaim`` (queues above their nominal quota, if its own ends within),
         ``borrowers`` (lower priority in queues below the same top queue that are above their nominal quota, also if its
-        own is), ``fair-share`` (queues that would still have the larger weighted share afterwards). Default: nobody."""
+        own is), ``fair-share`` (queues that would still have the larger weighted share afterwards), ``surplus`` (only
+        members above the minimum of elastic gangs, whatever their priority: of its own queue, and of queues above their
+        nominal quota or without one). Default: nobody."""
 
     def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
         """What evicting the victim costs, lower first; ``None`` protects it. Default: GPU-milliseconds of unsaved work."""

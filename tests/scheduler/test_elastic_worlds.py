@@ -47,7 +47,9 @@ class World:
         self.core = Core(PlainRules(may_preempt=bool(allowed), allow=lambda job, queue, shortage: allowed))
         self.core.queue("top")
         for name in ("a", "b"):
-            quota = {"gpu": Quota(nominal=6_000, borrowing_limit=self.chance.choice([None, 2_000]))}
+            quota: dict[str, Quota | int] = {
+                "gpu": Quota(nominal=6_000, borrowing_limit=self.chance.choice([None, 2_000]))
+            }
             self.core.queue(name, quota if self.chance.random() < 0.7 else {}, parent="top")
         self.core.home(n1=gpus(4), n2=gpus(4), n3=gpus(4))
         self.old: list[LeaseObserved] = []
