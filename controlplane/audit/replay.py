@@ -47,7 +47,8 @@ class Divergence:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay found. ``position`` and ``digest`` are of the last record that was replayed soundly."""
+    """What a replay found. ``position`` and ``digest`` are of the last record that was replayed soundly, or up to which
+    the chain holds if it breaks: then nothing is decided again."""
 
     position: int = 0
     digest: str = EMPTY.digest
@@ -101,6 +102,7 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
     chain = verify_chain(log) if verify else None
     if chain is not None and chain.damage is not None:
         replaying.report.divergence = Divergence(chain.damage.position, f"{chain.damage.kind}: {chain.damage.what}")
+        replaying.report.position, replaying.report.digest = chain.head
         return replaying.close()
     total = log.head().position if until is None else min(until, log.head().position)
     try:

@@ -45,6 +45,15 @@ class Interrupted(KeyboardInterrupt):
 
 def exit_code_of(command: Callable[[], int]) -> int:
     """Run a command to its exit code; whatever goes wrong has been said on standard error then."""
+    code = _code_of(command)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # it has been told above; the interpreter would try again, fail, and end with 120
+        _close_stdout()
+    return code
+
+
+def _code_of(command: Callable[[], int]) -> int:
     try:
         code = command()
         sys.stdout.flush()

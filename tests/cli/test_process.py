@@ -18,6 +18,12 @@ from tests.cli.worlds import generated_jobs, write_world
 
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-c", "from controlplane.cli import main; main()"]
+HEEDFUL = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom controlplane.cli import main; main()",
+]
+"""A shell that starts the tests in the background has them, and their children, ignore an interrupt."""
 START_S = 0.3
 
 
@@ -118,18 +124,21 @@ def test_an_interrupted_simulation_leaves_nothing(tmp_path: Path, number: signal
     world, out = write_world(tmp_path, generated_jobs(per_day=50_000)), tmp_path / "out"
     out.mkdir()
     with subprocess.Popen(
-        [*RUN, "simulate", str(world), "--log", str(out / "a.db")],
+        [*HEEDFUL, "simulate", str(world), "--log", str(out / "a.db")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
         cwd=ROOT,
     ) as program:
-        deadline = time.monotonic() + 60
-        while not any(path.name.endswith("-wal") for path in out.iterdir()) and time.monotonic() < deadline:
-            assert program.poll() is None, "it ended before it could be interrupted"
-        program.send_signal(number)
-        printed, said = program.communicate(timeout=60)
+        try:
+            deadline = time.monotonic() + 60
+            while not any(path.name.endswith("-wal") for path in out.iterdir()) and time.monotonic() < deadline:
+                assert program.poll() is None, "it ended before it could be interrupted"
+            program.send_signal(number)
+            printed, said = program.communicate(timeout=60)
+        finally:
+            program.kill()
     assert (program.returncode, printed, said) == (128 + number, "", "tidegate: interrupted\n")
     assert list(out.iterdir()) == []
 
