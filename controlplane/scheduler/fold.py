@@ -111,6 +111,8 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
 def _depend(state: State, job: Job) -> None:
     """Who was over before it came is not waited for."""
     spec = job.cls.spec
+    if not spec.after_ok and not spec.after_any:
+        return
     bad = (id_ for id_ in spec.after_ok if id_ >= job.id or id_ in state.unfinished)
     job.orphaned_by = next(bad, next((id_ for id_ in spec.after_any if id_ >= job.id), 0))
     live = (id_ for id_ in (*spec.after_ok, *spec.after_any) if id_ in state.jobs or id_ == job.orphaned_by)

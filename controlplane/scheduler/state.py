@@ -388,16 +388,7 @@ class State:
         """Whose lease ended without success since the last cycle, in order."""
         self.stranded: list[Lease] = []
         """Leases with a member on a lost node, in order."""
-        self.expiries: list[tuple[int, int]] = []
-        """(instant, job id), sorted: when jobs that never started give up."""
-        self.time_limits: list[tuple[int, str]] = []
-        """(instant, lease), sorted: when leases have held their place for as long as they may."""
-        self.arrays: dict[tuple[str, str], int] = {}
-        """(queue, array) -> its jobs that hold a lease."""
-        self.dependents: dict[int, list[int]] = {}
-        """Job -> jobs that wait for it, in the order of their numbers."""
-        self.unfinished: dict[int, None] = {}
-        """Jobs that ended otherwise than finished, for those that come and depend on them."""
+        self._tie()
         self.is_requeued = False
         """Whether the last cycle put jobs back into their queues."""
         self.began_waiting: list[Job] = []
@@ -415,16 +406,29 @@ class State:
         self.charge_keys: dict[tuple[int, str], tuple[tuple[str, Key], ...]] = {}
         self.agenda: Agenda | None = None
 
+    def _tie(self) -> None:
+        """What ties jobs to instants and to each other: nothing yet."""
+        self.expiries: list[tuple[int, int]] = []
+        """(instant, job id), sorted: when jobs that never started give up."""
+        self.time_limits: list[tuple[int, str]] = []
+        """(instant, lease), sorted: when leases have held their place for as long as they may."""
+        self.arrays: dict[tuple[str, str], int] = {}
+        """(queue, array) -> its jobs that hold a lease."""
+        self.dependents: dict[int, list[int]] = {}
+        """Job -> jobs that wait for it, in the order of their numbers."""
+        self.unfinished: dict[int, None] = {}
+        """Jobs that ended otherwise than finished, for those that come and depend on them."""
+
     # --- what a job asks for -----------------------------------------------------------------------------------------
 
     def class_of(self, spec: JobSpec, submitted_ms: int) -> JobClass:
         """The class of a job, made if it is the first of its kind."""
         roles = tuple(_role_key(role) for role in spec.roles)
         labels = tuple(sorted(spec.labels.items()))
-        limits: tuple[object, ...] = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts, spec.topology)
-        limits = (*limits, spec.grace_ms, spec.checkpoint_every_ms, spec.start_by_ms, spec.time_limit_ms)
-        limits = (*limits, spec.after_ok, spec.after_any, spec.array, spec.max_running)
-        key = (spec.queue, spec.user, spec.priority, roles, labels, *limits)
+        limits = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts, spec.topology, spec.grace_ms)
+        times = (spec.checkpoint_every_ms, spec.start_by_ms, spec.time_limit_ms)
+        ties = (spec.after_ok, spec.after_any, spec.array, spec.max_running)
+        key = (spec.queue, spec.user, spec.priority, roles, labels, limits, times, ties)
         found = self.classes.get(key)
         if found is None:
             firm = tuple(_firm(role) for role in spec.roles)
