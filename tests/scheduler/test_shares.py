@@ -6,7 +6,10 @@ import pytest
 
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import QueueConfigured, QuotaOverPromised
+from controlplane.domain.quantities import MAX_AMOUNT
 from controlplane.domain.queues import QueueSpec, Quota
+from controlplane.scheduler.agenda import agenda_for
+from controlplane.scheduler.draft import Draft
 from controlplane.scheduler.timers import needs_cycle
 from tests.scheduler.core import GIB, Core, gpus, job, offer
 
@@ -199,3 +202,35 @@ def test_a8_a_flavor_is_looked_at_by_itself_and_what_can_be_rented_is_there() ->
     core.node("r", gpus(8), cluster="cloud", flavor="a100-cloud", request="r1")
     core.cycle(3)
     assert promised(core) == [], "what is rented is there already as an offer"
+
+
+@pytest.mark.parametrize(("weight", "weighted"), [(1, 1_000_000), (2, 500_000), (3, 333_334), (0, MAX_AMOUNT)])
+def test_a6_one_of_a_thousand_is_never_nothing_and_weight_zero_comes_last(weight: int, weighted: int) -> None:
+    core = shared(NodeShape(cpu_milli=1_000_000, memory_bytes=GIB), {"a": (None, weight)})
+    ask(core, "a", 1, cpus=1)
+    core.cycle(1)
+    facts = Draft(core.state, agenda_for(core.state, core.rules)).queue_facts(core.state.tree.by_name["a"], 0)
+    assert (facts.share_ppb, facts.weighted_share_ppb) == (1_000_000, weighted)
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "ceiling", "expected"),
+    [
+        (15, (1, 1), None, {"a": 6, "b": 6}),
+        (12, (1, 1), None, {"a": 6, "b": 6}),
+        (12, (1, 1), 5, {"a": 5, "b": 6}),
+    ],
+)
+def test_a7_everybody_gets_what_is_asked_up_to_the_ceiling(
+    total: int, weights: tuple[int, int], ceiling: int | None, expected: dict[str, int]
+) -> None:
+    core = shared(gpus(total), {"a": (None, weights[0]), "b": (None, weights[1])})
+    most = {"any": {"gpu": Quota(nominal=2_000, borrowing_limit=1_000 * (ceiling - 2))}} if ceiling else {}
+    core.tell(QueueConfigured(spec=QueueSpec(name="a", weight=weights[0], quotas=most)))
+    if ceiling:
+        rest = {"any": {"gpu": Quota(nominal=1_000 * (total - 2))}}
+        core.tell(QueueConfigured(spec=QueueSpec(name="b", weight=weights[1], quotas=rest)))
+    ask(core, "a", 6, gpu=1)
+    ask(core, "b", 6, gpu=1)
+    core.cycle(1)
+    assert used(core, "gpu") == expected
