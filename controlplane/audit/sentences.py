@@ -18,7 +18,7 @@ _MEANING = {
     Reason.DEPENDENCY_FAILED: "a job that had to finish before it ended otherwise: it can never run",
     Reason.DEPENDENCY: "jobs that must be over before it starts are not",
     Reason.ARRAY_FULL: "as many jobs of its array as may run at once hold a place",
-    Reason.EXCEEDS_QUOTA_CEILING: "it asks for more than its queue could ever use, with all that is lent: it can never run",
+    Reason.EXCEEDS_QUOTA_CEILING: "it asks for more than its queue could ever use, lending included: it can never run",
     Reason.NO_NODE_OF_MODEL: "no node has a GPU of a model that it accepts",
     Reason.EXCEEDS_EVERY_NODE: "no node is large enough for one of its members, even empty",
     Reason.EXCEEDS_CAPACITY: "every member fits some node, but no cluster holds the whole gang, even empty",
