@@ -17,6 +17,8 @@ DAY    := out/day.db
 
 # What `make check` leaves out: whatever is slow, starts a server, or measures.
 FAST := not slow and not services and not bench
+# The rooms whose tests are quick; the others run real commands, servers and traces.
+FAST_ROOMS := $(addprefix tests/,house domain policy scheduler audit runtime)
 
 READY := .venv/.ready
 # An environment holds its own path: a checkout that was moved needs a new one.
@@ -56,7 +58,7 @@ check-floors: setup
 	@.venv/bin/lint-imports --no-logo --cache-dir .cache/imports
 
 check-tests: setup
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "$(FAST)" --hypothesis-profile=fast --durations=5 --durations-min=1
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "$(FAST)" $(FAST_ROOMS) --hypothesis-profile=fast --durations=5 --durations-min=1
 
 bench: setup
 	@mkdir -p out/bench

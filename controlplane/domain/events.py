@@ -229,7 +229,7 @@ class Tally(Model):
     no_cpu: int = 0
     no_memory: int = 0
     mig_misplaced: int = 0
-    """Enough slices of a GPU are free for the MIG profile, but the instances that are there lie where it would have to."""
+    """Enough slices of a GPU are free for the MIG profile, but other instances lie where it would have to."""
     no_gpu: int = 0
     no_other: int = 0
     fitting: int = 0
@@ -280,7 +280,7 @@ class LeaseRevoked(Event):
     AUTHOR = Author.DECIDED
     lease: str
     cause: str
-    """``cancelled``, ``node-lost``, ``deadline``, ``preempted`` (by priority) or ``reclaimed`` (by the owner of quota)."""
+    """Such as ``cancelled``, ``node-lost``, ``deadline``, ``preempted`` (by priority), ``reclaimed`` (by quota)."""
     for_job: int | None = None
     """The job to which its room is promised."""
     grace_ms: Millis | None = None
@@ -352,7 +352,7 @@ class PromiseReleased(Event):
 
 
 class ReservationMade(Event):
-    """A blocked job has a promised start, or another one than before: work that would delay it stays off these nodes."""
+    """A blocked job has a promised start, or another one than before: what would delay it stays off these nodes."""
 
     TYPE = "reservation_made/1"
     AUTHOR = Author.DECIDED

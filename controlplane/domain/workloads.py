@@ -13,8 +13,8 @@ from controlplane.domain.quantities import (
     MAX_AMOUNT,
     MAX_GPUS_PER_NODE,
     MAX_MEMBERS,
-    MEMORY,
     MAX_MS,
+    MEMORY,
     MILLI,
     Amount,
     Millis,
@@ -35,8 +35,8 @@ class Role(Model):
     count: Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)] = 1
     """The most."""
     min_count: Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)] | None = None
-    """The least with which the gang starts and goes on; ``None`` is ``count``. Between the two it grows as room appears,
-    and shrinks before a gang is evicted."""
+    """The least with which the gang starts and goes on; ``None`` is ``count``. Between the two it grows as room
+    appears, and shrinks before a gang is evicted."""
     cpu_milli: Amount = 0
     memory_bytes: Amount = 0
     gpus: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_NODE, strict=True)] = 0
@@ -110,7 +110,7 @@ class JobSpec(Model):
     wait_limit_ms: Millis | None = None
     """Give up when not started this long after submission; 0 means now or never, ``None`` means wait for ever."""
     start_by_ms: Millis | None = None
-    """An instant of the log's clock from which on starting makes no sense: then it gives up, and is not started again."""
+    """An instant of the log's clock from which on starting makes no sense: it gives up then, for good."""
     time_limit_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
     """How long each start may hold its place; then it is stopped, and the job has failed."""
     after_ok: Annotated[tuple[JobNumber, ...], Field(max_length=1_000)] = ()

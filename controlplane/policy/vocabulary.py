@@ -172,8 +172,8 @@ QUEUE = Record(
             "share_ppb",
             _I,
             "parts per billion",
-            "its dominant share of the capacity that is there, all below included; while queues are ordered, of a cohort "
-            "its share of the resource that dominates the queue below it whose turn it would be",
+            "its dominant share of the capacity that is there, all below included; while queues are ordered, of a "
+            "cohort its share of the resource that dominates the queue below it whose turn it would be",
         ),
         Field("weighted_share_ppb", _I, "parts per billion", "its share divided by its weight, rounded up"),
         Field("gpu_used_milli", _I, "milli-GPU", "GPUs in use, all below included"),
@@ -186,7 +186,7 @@ QUEUE = Record(
             "history_ppb",
             _I,
             "parts per billion",
-            "its dominant share over time, of which half is forgotten in each half-life; 0 where no history is configured",
+            "its dominant share over time, half forgotten in each half-life; 0 where no history is configured",
         ),
         Field("weighted_history_ppb", _I, "parts per billion", "its history divided by its weight, rounded up"),
     ),

@@ -1,9 +1,9 @@
 """What makes a cycle cost what changed and not how much is queued. Derived, never written down, safe to throw away.
 
 The agenda belongs to one set of rules. It keeps, for every queue, its waiting jobs in groups of one
-:class:`~controlplane.scheduler.state.JobClass` each, sorted by the ordering rule and then by id; the nodes as one column
-of kinds, in the order of their names; and for every need what it knows about kinds. ``decide`` reads it through a cursor
-and leaves it as it was, so that deciding twice gives the same.
+:class:`~controlplane.scheduler.state.JobClass` each, sorted by the ordering rule and then by id; the nodes as one
+column of kinds, in the order of their names; and for every need what it knows about kinds. ``decide`` reads it through
+a cursor and leaves it as it was, so that deciding twice gives the same.
 """
 
 from __future__ import annotations

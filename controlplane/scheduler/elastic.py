@@ -1,12 +1,12 @@
 """Elastic gangs get more members when all who wait have had their turn.
 
-Theory of operation. An elastic gang waits and is placed as its smallest self (``Ask.role.count`` is the least), by the
-same way as any other. What it may have beyond that is given to it at the end of a cycle, one member at a time, from
-room that nobody who waits could take: each time the queue goes next that the rules say, down the tree as for jobs, and in
-it the gang that the rules put first, until that has its most or finds no more room. A new member is subject to what a
-placement is subject to: quota of its queue, borrowing included; eligibility and scores; reservations and promises; the
-levels that its gang or role requires, in the domain in which the others are. It stays in the cluster of its gang and on
-no rented node that the gang does not use already, so that growing never keeps rent.
+Theory of operation. An elastic gang waits and is placed as its smallest self (``Ask.role.count`` is the least), by
+the same way as any other. What it may have beyond that is given to it at the end of a cycle, one member at a time,
+from room that nobody who waits could take: each time the queue goes next that the rules say, down the tree as for
+jobs, and in it the gang that the rules put first, until that has its most or finds no more room. A new member is
+subject to what a placement is subject to: quota of its queue, borrowing included; eligibility and scores;
+reservations and promises; the levels that its gang or role requires, in the domain in which the others are. It stays
+in the cluster of its gang and on no rented node that the gang does not use already, so that growing never keeps rent.
 
 Where the rules let nobody take anything back, nothing is given while anybody waits for room: it could not be had again.
 """

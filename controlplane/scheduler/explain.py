@@ -67,7 +67,7 @@ def _stand_in_line(watch: Watch, agenda: Agenda, draft: Draft, queue: QueueNode,
 
 
 def _role(need: Need, state: State, agenda: Agenda, column: Column) -> RoleStanding:
-    row, lacks = _nearest(need, state, agenda, column)
+    row, lacks = _nearest(need, state, column)
     return RoleStanding(
         role=need.ask.role.name,
         members=need.ask.role.count,
@@ -90,7 +90,7 @@ def _would_fit(need: Need, state: State, column: Column) -> int:
     return need.ask.role.count
 
 
-def _nearest(need: Need, state: State, agenda: Agenda, column: Column) -> tuple[int | None, dict[str, int]]:
+def _nearest(need: Need, state: State, column: Column) -> tuple[int | None, dict[str, int]]:
     """The node that lacks least for one member (GPUs first, then CPU, then memory), and what it lacks."""
     best: tuple[tuple[int, int, int], int] | None = None
     kinds, first = np.unique(column, return_index=True)

@@ -68,8 +68,9 @@ class QueueFacts:
     parent: str
     weight: int
     share_ppb: int
-    """Dominant share of the capacity that is there, all below included; while queues are ordered, of a cohort its share of
-    the resource that dominates the queue below it whose turn it would be, see :mod:`controlplane.scheduler.claims`."""
+    """Dominant share of the capacity that is there, all below included; while queues are ordered, of a cohort its
+    share of the resource that dominates the queue below it whose turn it would be, see
+    :mod:`controlplane.scheduler.claims`."""
     weighted_share_ppb: int
     """``share_ppb`` divided by weight, rounded up; the largest number for weight 0."""
     gpu_used_milli: int
@@ -120,8 +121,8 @@ class NodeFacts:
     """MIG placements that are still possible: over all GPUs that are cut or may be, over all profiles, the starts that
     are free."""
     fragmentation_milli: int = 0
-    """GPU that typical jobs could not use here, see :mod:`controlplane.scheduler.fragmentation`. Measured only for rules
-    that read it."""
+    """GPU that typical jobs could not use here, see :mod:`controlplane.scheduler.fragmentation`. Measured only for
+    rules that read it."""
 
 
 @dataclass(slots=True, eq=False)

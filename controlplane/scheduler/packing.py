@@ -235,9 +235,7 @@ class Packer:
             self._flavor_of_row = np.fromiter(rows, dtype=np.int32, count=len(self._agenda.nodes))
         asked = dict(need.ask.resources)
         short = {
-            key[0]
-            for key in flavored
-            if asked.get(key[1], 0) and self._draft.available(queue, key) < asked[key[1]]
+            key[0] for key in flavored if asked.get(key[1], 0) and self._draft.available(queue, key) < asked[key[1]]
         }
         allowed = np.fromiter((name not in short for name in self._flavors), dtype=np.bool_, count=len(self._flavors))
         by_row: Mask = allowed[self._flavor_of_row]

@@ -8,10 +8,10 @@ above the minimum, the last that came first, are candidates of their own in fron
 gang.
 
 The search: candidates in the order of (cost, newest, id); the shortest prefix whose removal lets the gang start, by
-doubling and bisection; of the prefix those that sit where the gang would, or whose quota it needs; each of these is put back if the
-gang still starts with it, the costliest first (as Kueue's ``fillBackWorkloads`` does). Two jobs cannot evict each other
-in turn: by priority only downwards, by quota only from who is above nominal to who stays within, by share only while
-the victim's queue still has at least the share of the preemptor's afterwards.
+doubling and bisection; of the prefix those that sit where the gang would, or whose quota it needs; each of these is
+put back if the gang still starts with it, the costliest first (as Kueue's ``fillBackWorkloads`` does). Two jobs
+cannot evict each other in turn: by priority only downwards, by quota only from who is above nominal to who stays
+within, by share only while the victim's queue still has at least the share of the preemptor's afterwards.
 
 Who reclaims must end within its nominal quota; less urgent gangs of its own queue may go for that, too. If nothing
 comes of it, the search is made once more without reclaim, on borrowed quota (as Kueue's ``classical`` preemptor does).
@@ -109,9 +109,9 @@ class Preemption:
         self._state = state
         self._rules = rules
         self._agenda = agenda
-        self._draft = draft
-        self._packer = packer
-        self._over_quota = over_quota
+        self.draft = draft
+        self.packer = packer
+        self.over_quota = over_quota
         self._by_queue: dict[str, list[Lease]] | None = None
         """Leases by queue, the least urgent first."""
         self._taken: set[str] = set()
@@ -144,7 +144,7 @@ class Preemption:
         waited_ms = self._state.now_ms - job.submitted_ms
         is_within = self._is_within_nominal(job, queue)
         shortage = ShortageFacts(refusal.reason.slug, waited_ms, is_within)
-        answer = self._rules.preemption_allow(job.facts(), self._draft.queue_facts(queue, 0), shortage)
+        answer = self._rules.preemption_allow(job.facts(), self.draft.queue_facts(queue, 0), shortage)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
         scopes = list(answer.value)
@@ -167,7 +167,7 @@ class Preemption:
     def _is_under_nominal(self, job: Job, queue: QueueNode, more: Mapping[str, int]) -> bool:
         """Whether the queue has quota, and so much more of each resource that the job asks for is still its own: of all
         flavors together, and of some one flavor where flavors have quota of their own."""
-        charged = self._draft.charged[queue.index]
+        charged = self.draft.charged[queue.index]
         keys = [key for key in queue.limited if more.get(key[1], 0)]
         under = {key: charged.get(key, 0) + more[key[1]] <= queue.cells[key].subtree for key in keys}
         by_flavor: dict[str, bool] = {}
@@ -238,7 +238,7 @@ class Preemption:
 
     def _scope(self, job: Job, queue: QueueNode, lease: Lease, scopes: list[str], is_within: bool) -> str | None:
         """The first scope that holds; whether a queue gives anything back is looked at again as victims add up."""
-        theirs = self._queue_of(lease)
+        theirs = self.queue_of(lease)
         is_lower = lease.job.cls.spec.priority < job.cls.spec.priority
         if theirs is queue:
             if is_lower and "queue" in scopes:
@@ -254,15 +254,16 @@ class Preemption:
             return "fair-share"
         return SURPLUS if SURPLUS in scopes and lease.job.cls.is_elastic else None
 
-    def _queue_of(self, lease: Lease) -> QueueNode:
+    def queue_of(self, lease: Lease) -> QueueNode:
+        """The queue of whom the lease serves."""
         return self._state.tree.by_name.get(lease.job.cls.spec.queue, self._state.tree.root)
 
     def _victim_facts(self, lease: Lease, scope: str) -> VictimFacts:
         job, spec, now_ms = lease.job, lease.job.cls.spec, self._state.now_ms
-        queue = self._queue_of(lease)
+        queue = self.queue_of(lease)
         running_ms = now_ms - lease.granted_ms
         every_ms = spec.checkpoint_every_ms
-        facts = self._draft.queue_facts(queue, 0)
+        facts = self.draft.queue_facts(queue, 0)
         members, gpus_milli = self._size(lease)
         return VictimFacts(
             id=job_label(JobId(job.id)),
@@ -276,7 +277,7 @@ class Preemption:
             unsaved_ms=running_ms if every_ms is None else running_ms % every_ms,
             evictions=job.evicted,
             evictions_last_hour=sum(at_ms > now_ms - HOUR_MS for at_ms in job.evictions),
-            is_borrowing=any(borrowed(queue, key, self._draft.charged) > 0 for key in queue.limited),
+            is_borrowing=any(borrowed(queue, key, self.draft.charged) > 0 for key in queue.limited),
             queue_weighted_share_ppb=facts.weighted_share_ppb,
             scope=scope,
         )
@@ -303,7 +304,7 @@ class _Search:
         stays_within: bool,
     ) -> None:
         self._of = preemption
-        self._draft = preemption._draft
+        self._draft = preemption.draft
         self._job = job
         self._queue = queue
         self._needs = needs
@@ -336,7 +337,7 @@ class _Search:
         its nominal quota of something that the preemptor asks for."""
         asked = dict(self._job.cls.resources)
         charged = self._draft.charged
-        for node in self._of._queue_of(candidate.lease).path:
+        for node in self._of.queue_of(candidate.lease).path:
             if node in self._queue.path:
                 break
             keys = [key for key in node.limited if key[1] in asked]
@@ -345,14 +346,14 @@ class _Search:
         return True
 
     def _may_take_surplus(self, candidate: Candidate) -> bool:
-        theirs, asked = self._of._queue_of(candidate.lease), dict(self._job.cls.resources)
+        theirs, asked = self._of.queue_of(candidate.lease), dict(self._job.cls.resources)
         is_limited = any(key[1] in asked for key in theirs.limited)
         return theirs is self._queue or not is_limited or self._is_above_nominal(candidate)
 
     def _has_larger_share(self, candidate: Candidate) -> bool:
         """Whether, after the exchange, the victim's side still has at least the weighted share of the preemptor's, at
         the level right below what both have in common."""
-        theirs = self._of._queue_of(candidate.lease)
+        theirs = self._of.queue_of(candidate.lease)
         common = next(node for node in theirs.path if node in self._queue.path)
         side = next(node for node in theirs.path if node.parent is common)
         mine = next(node for node in self._queue.path if node.parent is common)
@@ -391,9 +392,9 @@ class _Search:
         return True
 
     def _place(self) -> list[DraftSeat] | None:
-        if self._of._over_quota(self._job, self._queue) is not None:
+        if self._of.over_quota(self._job, self._queue) is not None:
             return None
-        seats = self._of._packer.place(self._job.id, self._needs, self._queue, self._mask)
+        seats = self._of.packer.place(self._job.id, self._needs, self._queue, self._mask)
         if seats is not None and self._exceeds_nominal():
             self._draft.stand_up(self._queue, seats)
             return None

@@ -73,7 +73,7 @@ class Rules(Protocol):
 
     @property
     def scoring_reads(self) -> frozenset[str]:
-        """Paths that ``scoring`` depends on. If none starts with ``candidate.``, candidates of one kind share a score."""
+        """Paths that ``scoring`` depends on. If none starts with ``candidate.``, a kind has one score."""
 
     @property
     def scoring_field(self) -> str | None:
@@ -140,7 +140,7 @@ class Rules(Protocol):
         nominal quota or without one). Default: nobody."""
 
     def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
-        """What evicting the victim costs, lower first; ``None`` protects it. Default: GPU-milliseconds of unsaved work."""
+        """What an eviction costs, lower first; ``None`` protects. Default: GPU-milliseconds of unsaved work."""
 
     def reserve(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
         """How many blocked jobs, this one included, may hold a reservation when this one asks for one: 0 makes none
@@ -152,7 +152,7 @@ class Rules(Protocol):
 
     def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
         """Who may still be placed in this cycle when this job finds no room or no quota: ``queue`` (the jobs behind it
-        in its own queue), ``others`` (the other queues). Nobody, ``[]``, is strict first in, first out. Default: both."""
+        in its own queue), ``others`` (other queues). Nobody, ``[]``, is strict first in, first out. Default: both."""
 
     def burst(
         self,

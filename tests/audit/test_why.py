@@ -1,4 +1,4 @@
-"""``why`` answers for every reason with the binding cause, the amounts and the smallest change that would have helped."""
+"""``why`` answers for every reason with its cause, the amounts and the smallest change that would have helped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_capacity_names_what_is_short_and_where() -> None:
     blocked = core.submit(job(4))
     core.cycle(2)
     watch = watched(core, blocked)
-    assert watch.refusal is not None and watch.refusal.reason is Reason.CAPACITY
+    assert watch.refusal is not None
+    assert watch.refusal.reason is Reason.CAPACITY
     [role] = watch.roles
     assert (role.would_fit, role.nearest, dict(role.lacks)) == (0, "a", {"gpu": 2_000})
     assert smallest_change(watch) == "2 GPUs more free on a"
@@ -58,7 +59,8 @@ def test_quota_names_the_amount() -> None:
     blocked = core.submit(job(2))
     core.cycle(2)
     watch = watched(core, blocked)
-    assert watch.refusal is not None and watch.refusal.reason is Reason.QUOTA
+    assert watch.refusal is not None
+    assert watch.refusal.reason is Reason.QUOTA
     assert dict(watch.refusal.short) == {"gpu": 1_000}
     assert smallest_change(watch).startswith("1 GPUs more quota")
 
@@ -77,7 +79,8 @@ def test_what_can_never_run_says_so(spec: JobSpec, reason: Reason) -> None:
     blocked = core.submit(spec)
     core.cycle(1)
     watch = watched(core, blocked)
-    assert watch.refusal is not None and watch.refusal.reason is reason
+    assert watch.refusal is not None
+    assert watch.refusal.reason is reason
     assert smallest_change(watch)
 
 
@@ -89,7 +92,8 @@ def test_a_larger_gang_than_the_ceiling_names_the_ceiling() -> None:
     blocked = core.submit(job(4, members=2))
     core.cycle(1)
     watch = watched(core, blocked)
-    assert watch.refusal is not None and watch.refusal.reason is Reason.EXCEEDS_QUOTA_CEILING
+    assert watch.refusal is not None
+    assert watch.refusal.reason is Reason.EXCEEDS_QUOTA_CEILING
     [quota] = watch.quotas
     assert (quota.asked, quota.ceiling) == (8_000, 4_000)
     assert "higher by 4 GPUs" in smallest_change(watch)
@@ -110,7 +114,8 @@ def test_a_reserved_start_is_named_with_its_owner() -> None:
     second = core.submit(job(2, name="second", estimate_ms=2 * HOUR))
     core.cycle(1)
     watch = watched(core, second)
-    assert watch.refusal is not None and watch.refusal.reason is Reason.RESERVED
+    assert watch.refusal is not None
+    assert watch.refusal.reason is Reason.RESERVED
     assert f"A start of j{first} is reserved on a, at 01:00:00." in tell(watch)
 
 

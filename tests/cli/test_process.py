@@ -21,8 +21,10 @@ RUN = [sys.executable, "-c", "from controlplane.cli import main; main()"]
 HEEDFUL = [
     sys.executable,
     "-c",
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    "from controlplane.cli import main; main()",
+    (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from controlplane.cli import main; main()"
+    ),
 ]
 """A shell that starts the tests in the background has them, and their children, ignore an interrupt."""
 START_S = 0.3

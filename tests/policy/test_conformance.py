@@ -11,6 +11,7 @@ from tests.policy.conformance import KNOWN, cases, data_file, failures
 MISSING = f"the CEL conformance set is not there ({data_file()}); set TIDEGATE_DATA"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not data_file().exists(), reason=MISSING)
 def test_known_failures_are_exactly_those_in_the_list() -> None:
     known: dict[str, str] = json.loads(KNOWN.read_text())

@@ -64,9 +64,11 @@ def test_free_room_counts_and_only_what_stands_in_the_way_goes() -> None:
     urgent = core.submit(job(4, priority=5))
     core.cycle(2 * MINUTE)
     [promise] = core.last(RoomPromised)
-    assert promise.job == urgent and len(promise.victims) == 1
+    assert promise.job == urgent
+    assert len(promise.victims) == 1
     [event] = core.last(LeaseRevoked)
-    assert event.cause == "preempted" and event.for_job == urgent
+    assert event.cause == "preempted"
+    assert event.for_job == urgent
 
 
 def test_room_is_held_until_the_last_victim_has_ended() -> None:
@@ -159,7 +161,8 @@ def test_a_queue_within_its_nominal_quota_is_never_reclaimed_from() -> None:
     core.submit(job(4, queue="a"))
     core.cycle(MINUTE)
     victims = {lease.partition(".")[0] for lease in revoked(core)}
-    assert victims <= {f"j{id_}" for id_ in borrowing} and len(victims) == 4
+    assert victims <= {f"j{id_}" for id_ in borrowing}
+    assert len(victims) == 4
     assert all(core.state.jobs[id_].lease is not None for id_ in within)
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.events import ClusterConfigured, Event, LeaseGranted, NodeObserved
-from controlplane.scheduler import agenda, decide, fold, needs, packing, snapshot
+from controlplane.scheduler import agenda, draft, fold, needs, snapshot
 from controlplane.scheduler.decide import Decision, _Cycle
 from controlplane.scheduler.draft import Draft
 from controlplane.scheduler.kinds import KindTable
@@ -187,8 +187,7 @@ def promises_are_not_counted(patch: Patch) -> None:
 
 
 def quota_is_never_used_up(patch: Patch) -> None:
-    for module in (decide, packing):
-        patch.setattr(module, "available", lambda node, key, charged: 10**9)
+    patch.setattr(draft, "available", lambda node, key, charged: 10**9)
 
 
 def a_job_that_gave_up_still_waits(patch: Patch) -> None:

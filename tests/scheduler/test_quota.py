@@ -160,6 +160,7 @@ def forgets_the_overflow(node: algebra.QueueNode, key: algebra.Key, charged: alg
 MUTANTS = (lends_everything, borrows_without_limit, forgets_the_overflow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_wrong_algebra_would_be_seen(
     mutant: Callable[[algebra.QueueNode, algebra.Key, algebra.Charged], int], monkeypatch: pytest.MonkeyPatch

@@ -65,7 +65,8 @@ def test_a_job_without_an_estimate_never_runs_on_reserved_nodes() -> None:
     other = core.submit(job(1))
     core.cycle(MINUTE)
     [granted] = core.last(LeaseGranted)
-    assert granted.job == unknown and granted.members[0].node == "b"
+    assert granted.job == unknown
+    assert granted.members[0].node == "b"
     assert core.waiting()[other].reason == Reason.RESERVED
 
 
@@ -100,10 +101,12 @@ def test_a_reservation_ends_with_its_job() -> None:
     large = core.submit(job(8, estimate_ms=MINUTE))
     small = core.submit(job(2))
     core.cycle(MINUTE)
-    assert core.placed() == [] and list(core.state.reservations) == [large]
+    assert core.placed() == []
+    assert list(core.state.reservations) == [large]
     core.cancel(large)
     core.cycle(MINUTE + 1)
-    assert core.placed() == [small] and not core.state.reservations
+    assert core.placed() == [small]
+    assert not core.state.reservations
 
 
 def test_a_reservation_on_a_cordoned_node_is_given_up() -> None:
@@ -149,5 +152,6 @@ def test_conservative_backfill_delays_none_of_those_that_hold_a_start() -> None:
         second = core.submit(job(4, name="second", estimate_ms=30 * MINUTE))
         late = core.submit(job(1, estimate_ms=60 * MINUTE))
         core.cycle(MINUTE)
-        assert core.state.jobs[first].lease is None and core.state.jobs[second].lease is None
+        assert core.state.jobs[first].lease is None
+        assert core.state.jobs[second].lease is None
         assert (core.placed() == [late]) is may_overtake
