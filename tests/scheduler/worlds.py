@@ -89,6 +89,17 @@ RULES: tuple[Callable[[], PlainRules], ...] = (
         cost=burst_cost,
     ),
     lambda: PlainRules(
+        digest="strict",
+        may_preempt=True,
+        may_reserve=True,
+        may_block=True,
+        may_order_backfill=True,
+        allow=lambda job, queue, shortage: ("queue", "reclaim", "borrowers")[: 1 + job.priority],
+        depth=lambda job: 1 + job.members % 2,
+        may_pass=lambda job, queue: (("queue", "others"), ("others",), ())[job.priority % 3],
+        cost=burst_cost,
+    ),
+    lambda: PlainRules(
         digest="lottery",
         scoring_reads=frozenset({"candidate.lottery"}),
         score=lambda after, candidate: candidate.lottery if candidate is not None else 0,
