@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from pydantic import ValidationError
 
@@ -225,3 +227,32 @@ def test_a_node_of_cpus_takes_part() -> None:
     tasks = [core.submit(job(cpu=500, array="a", max_running=1)) for _ in range(2)]
     core.cycle(1)
     assert core.placed() == tasks[:1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_lives_end_as_their_dependencies_say(seed: int) -> None:
+    """Each cycle is decided again from a snapshot. Kills: a dependent that is forgotten or starts too early."""
+    draw, core = Random(seed), one_node(3)
+    ids: list[int] = []
+    finished: set[int] = set()
+    over: set[int] = set()
+    for now_ms in range(0, 600, 10):
+        named = draw.sample(ids, min(len(ids), draw.choice((0, 0, 1, 2))))
+        cut = draw.randrange(len(named) + 1)
+        more: dict[str, object] = {"after_ok": tuple(named[:cut]), "after_any": tuple(named[cut:]), "max_attempts": 1}
+        more |= draw.choice(({}, {"array": "s", "max_running": 1}, {"time_limit_ms": 40}, {"start_by_ms": now_ms + 50}))
+        ids.append(core.submit(job(1).model_copy(update=more), now_ms))
+        core.cycle(now_ms)
+        for id_ in core.placed():
+            spec = core.state.jobs[id_].cls.spec
+            assert set(spec.after_ok) <= finished
+            assert set(spec.after_any) <= over
+        running = [lease.job for lease in core.state.leases.values() if lease.job.array is not None]
+        assert len(running) <= 1
+        over |= {id_ for id_ in ids if id_ not in core.state.jobs}
+        for lease in list(core.state.leases.values()):
+            phase = LeasePhase.ENDED if lease.revoked else draw.choice((None, LeasePhase.FINISHED, LeasePhase.FAILED))
+            if phase is not None:
+                core.report(lease.id, phase)
+                finished |= {lease.job.id} if phase is LeasePhase.FINISHED else set()
+                over |= {lease.job.id} if phase is LeasePhase.FINISHED else set()
