@@ -38,6 +38,8 @@ from controlplane.scheduler.state import Job, Lease, Seat, State
 from controlplane.scheduler.verdicts import Refusal
 
 HOUR_MS = 3_600_000
+MAX_MOVES = 16
+"""Victims for which the gang is tried elsewhere, so that they may stay."""
 RECLAIM = "reclaim"
 BORROWERS = "borrowers"
 SURPLUS = "surplus"
@@ -414,12 +416,28 @@ class _Search:
             if self._exceeds_quota() or self._exceeds_nominal():
                 self._draft.evict(candidate.occupant)
                 kept.append(candidate)
-        spared = [candidate for candidate in accepted[:count] if candidate not in kept]
-        for candidate in spared:
-            self._draft.evict(candidate.occupant)
+        seats = self._spare_by_moving(kept, seats)
         self._draft.stand_up(self._queue, seats)
+        for candidate in accepted[:count]:
+            if candidate not in kept:
+                self._draft.evict(candidate.occupant)
         kept.reverse()
         return self._planned(kept, seats, rule)
+
+    def _spare_by_moving(self, kept: list[Candidate], seats: list[DraftSeat]) -> list[DraftSeat]:
+        """Take out of ``kept`` whoever the gang could do without if it sat elsewhere, the costliest first."""
+        for candidate in kept[:MAX_MOVES] if len(kept) > 1 else []:
+            self._draft.stand_up(self._queue, seats)
+            self._draft.readmit(candidate.occupant)
+            moved = self._place()
+            if moved is None:
+                self._draft.evict(candidate.occupant)
+                moved = self._place()
+                assert moved is not None, "the gang fitted when this was tried before"
+            else:
+                kept.remove(candidate)
+            seats = moved
+        return seats
 
     def _planned(self, kept: list[Candidate], seats: list[DraftSeat], rule: str | None) -> Plan:
         """Whoever is evicted leaves with all of its members, those that could have been spared included."""
