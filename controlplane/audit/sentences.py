@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from controlplane.audit.spans import instant, span
 from controlplane.domain.events import OverPromise, Tally, TopologyShort
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
 from controlplane.domain.topology import Level
+from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.verdicts import Hold, QuotaStanding, RoleStanding, Watch
 
 _MEANING = {
@@ -62,6 +64,45 @@ _CAUSES = {
 }
 
 
+LABELS = 4
+"""So many labels of a job are named; those that rules know, ``tidegate/...``, first."""
+
+
+def asks(spec: JobSpec) -> str:
+    """What a job asks for, and what else of it the rules may look at."""
+    total = sum(role.count * role.gpus * (role.gpu_milli if not role.mig_profile else MILLI) for role in spec.roles)
+    roles = "; ".join(_asked_role(role, named=len(spec.roles) > 1) for role in spec.roles)
+    if spec.members > 1 and total and not any(role.mig_profile or role.gpu_memory_bytes for role in spec.roles):
+        roles += f"; {amount('gpu', total)} in all"
+    parts = [roles, f"priority {spec.priority}"]
+    if spec.estimate_ms is not None:
+        parts.append(f"estimated to run {span(spec.estimate_ms)}")
+    if spec.wait_limit_ms is not None:
+        parts.append(f"gives up after waiting {span(spec.wait_limit_ms)}")
+    if spec.labels:
+        ordered = sorted(spec.labels.items(), key=lambda label: (not label[0].startswith("tidegate/"), label))
+        more = [f"{len(ordered) - LABELS} more"] if len(ordered) > LABELS else []
+        parts.append("labels " + ", ".join([f"{key}={value}" for key, value in ordered[:LABELS]] + more))
+    return f"It asks for {'; '.join(parts)}."
+
+
+def _asked_role(role: Role, *, named: bool) -> str:
+    count = f"{role.count}" if role.least == role.count else f"{role.least} to {role.count}"
+    who = f"{count} {'member' if role.count == 1 else 'members'}{f' of role {role.name}' if named else ''}"
+    models = f" of model {' or '.join(role.gpu_models)}" if role.gpu_models else ""
+    if role.gpus == 0:
+        gpus = "no GPU"
+    elif role.mig_profile:
+        gpus = f"{role.gpus} MIG instances {role.mig_profile}{models}"
+    elif role.gpu_memory_bytes:
+        gpus = f"{amount('memory', role.gpu_memory_bytes)} of one GPU{models}"
+    else:
+        gpus = f"{amount('gpu', role.gpus * role.gpu_milli)}{models}"
+    rest = [amount("cpu", role.cpu_milli)] if role.cpu_milli else []
+    rest += [amount("memory", role.memory_bytes)] if role.memory_bytes else []
+    return f"{who} with {', '.join([gpus, *rest])}{' each' if role.count > 1 else ''}"
+
+
 def tell(watch: Watch) -> list[str]:
     """The account, the binding reason first."""
     lines: list[str] = []
@@ -81,9 +122,8 @@ def tell(watch: Watch) -> list[str]:
         lines.append(_topology(watch.topology))
     if watch.ahead:
         named = ", ".join(job_label(JobId(id_)) for id_ in watch.first_ahead)
-        lines.append(
-            f"In its queue {watch.ahead} waiting jobs are ahead: {named}{', ...' if watch.ahead > 10 else ''}."
-        )
+        jobs = "1 waiting job is" if watch.ahead == 1 else f"{watch.ahead:,} waiting jobs are"
+        lines.append(f"In its queue {jobs} ahead: {named}{', ...' if watch.ahead > len(watch.first_ahead) else ''}.")
     for level in watch.queues:
         order = ", ".join(f"{s.queue} (share {s.share_ppb / 1e7:.2f}%, {s.pending} waiting)" for s in level)
         lines.append(f"Order of queues: {order}.")
@@ -113,7 +153,7 @@ def _awaited(watch: Watch) -> list[str]:
 
 def _hold(hold: Hold, job: int) -> str:
     whose = "Its own start is reserved" if hold.job == job else f"A start of {job_label(JobId(hold.job))} is reserved"
-    when = "as soon as they have drained" if hold.start_ms is None else f"at {duration(hold.start_ms)}"
+    when = "as soon as they have drained" if hold.start_ms is None else f"at {instant(hold.start_ms)}"
     nodes = ", ".join(hold.nodes[:NAMED_NODES]) + (", ..." if len(hold.nodes) > NAMED_NODES else "")
     return f"{whose} on {nodes}, {when}."
 
@@ -143,11 +183,13 @@ def _freed(watch: Watch) -> str:
     if tightest is None or tightest.nearest is None:
         return ""
     missing = tightest.members - tightest.would_fit
+    if missing <= 0:
+        return ""
     if missing == 1 and not tightest.lacks and tightest.tally.mig_misplaced:
         return f"MIG instances that lie elsewhere on {tightest.nearest}: enough of its slices are free"
     if missing == 1 and tightest.lacks:
         return f"{_amounts(tightest.lacks)} more free on {tightest.nearest}"
-    return f"room for {missing} more members of role {tightest.role}"
+    return f"room for {missing} more {'member' if missing == 1 else 'members'} of role {tightest.role}"
 
 
 def _level(watch: Watch) -> str:
@@ -207,19 +249,12 @@ def amount(resource: str, value: int) -> str:
     """An amount with its unit, for people."""
     match resource:
         case "gpu":
-            return f"{value / MILLI:g} GPUs"
+            return f"{value / MILLI:g} GPU{'' if value == MILLI else 's'}"
         case "cpu":
-            return f"{value / MILLI:g} CPUs"
+            return f"{value / MILLI:g} CPU{'' if value == MILLI else 's'}"
         case "memory":
             return f"{value / 2**30:.1f} GiB"
         case "micro-usd":
             return f"${value / 1e6:,.2f}"
         case _:
             return f"{value} {resource}"
-
-
-def duration(value_ms: int) -> str:
-    """A span or instant of the log's clock, such as ``1d 02:03:04``."""
-    seconds, days = value_ms // 1_000 % 86_400, value_ms // 86_400_000
-    clock = f"{seconds // 3_600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    return f"{days}d {clock}" if days else clock

@@ -1,12 +1,15 @@
-"""Why did a job wait, start, or end at a moment of the past? Answered by deciding that very cycle again, with one job
-watched. What the log recorded as the reason and what the account says are the same computation."""
+"""Why did a job wait, start, or end, as of any moment? Answered by deciding a cycle again with one job watched: for a
+job that waits the last one, for a job that has started the last one that refused it. What the log recorded as the
+reason and what the account says are the same computation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from controlplane.audit.sentences import amount, duration, tell
+from controlplane.audit.sentences import amount, asks, tell
+from controlplane.audit.spans import instant, span
 from controlplane.domain.codec import decode
 from controlplane.domain.events import (
     CapacityRequested,
@@ -25,6 +28,7 @@ from controlplane.domain.events import (
 )
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.reasons import Reason
+from controlplane.domain.workloads import JobSpec
 from controlplane.eventlog.port import EventLog, Record
 from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.decide import decide
@@ -34,8 +38,9 @@ from controlplane.scheduler.verdicts import Watch
 
 Progress = Callable[[int, int], None]
 _STEP = 2_000
-_CYCLE_OF = (LeaseGranted.TYPE, JobRefused.TYPE, JobEnded.TYPE)
-"""Decisions about a job that name the cycle which is worth telling about."""
+_FIRST, _LAST = 4, 8
+"""So many moments of a job's history are told from its beginning and from its end; the others are counted."""
+_STARTED_NEVER = ("refused", "expired", "cancelled")
 
 
 class NoSuchJob(Exception):
@@ -57,15 +62,17 @@ class Moment:
 
 @dataclass(slots=True)
 class Account:
-    """The answer. ``position`` is that of the tick whose cycle was decided again, 0 if none was worth it."""
+    """The answer. ``position`` and ``at_ms`` are those of the tick whose cycle was decided again (0 if none was worth
+    it), ``end_ms`` is the moment as of which it is given, ``started_ms`` its first start."""
 
     job: int
-    name: str
-    queue: str
+    spec: JobSpec
     phase: str
     position: int
     at_ms: int
+    end_ms: int
     submitted_ms: int
+    started_ms: int | None = None
     history: list[Moment] = field(default_factory=list)
     watch: Watch | None = None
 
@@ -75,17 +82,25 @@ class Account:
         refusal = self.watch.refusal if self.watch is not None else None
         return refusal.reason if refusal is not None else None
 
+    @property
+    def waited_ms(self) -> int:
+        """From its submission to its first start, or to now if it has not started."""
+        return max(0, (self.end_ms if self.started_ms is None else self.started_ms) - self.submitted_ms)
+
     def as_dict(self) -> dict[str, object]:
         """JSON-ready."""
         own: dict[str, object] = {
             "ok": True,
             "job": job_label(JobId(self.job)),
-            "name": self.name,
-            "queue": self.queue,
+            "name": self.spec.name,
+            "queue": self.spec.queue,
             "phase": self.phase,
             "position": self.position,
             "at_ms": self.at_ms,
-            "waited_ms": max(0, self.at_ms - self.submitted_ms),
+            "submitted_ms": self.submitted_ms,
+            "started_ms": self.started_ms,
+            "waited_ms": self.waited_ms,
+            "asks": asks(self.spec),
             "history": [moment.as_dict() for moment in self.history],
             "answer": self.sentences(),
         }
@@ -93,19 +108,44 @@ class Account:
 
     def sentences(self) -> list[str]:
         """The answer for a person, the most important first."""
-        head = f"{job_label(JobId(self.job))} ({self.name}, queue {self.queue}) is {self.phase}"
+        return [f"{self._head()}.", asks(self.spec), *self._reasons(), *self._happened()]
+
+    def _head(self) -> str:
+        head = f"{job_label(JobId(self.job))} ({self.spec.name}, queue {self.spec.queue}) is {self.phase}"
+        waited = span(self.waited_ms)
+        if self.started_ms is not None:
+            return f"{head}; it waited {waited} from its submission at {instant(self.submitted_ms)} to its first start"
+        if self.phase in _STARTED_NEVER:
+            return f"{head}; it waited {waited} and never started"
+        return f"{head}; at {instant(self.end_ms)} it had waited {waited}"
+
+    def _reasons(self) -> list[str]:
+        where = f"{instant(self.at_ms)} (position {self.position})"
+        is_waiting = self.started_ms is None or self.phase == "waiting"
         if self.watch is None:
-            return [head + ".", *(f"{duration(moment.at_ms)}: {moment.what}" for moment in self.history)]
-        waited = duration(max(0, self.at_ms - self.submitted_ms))
-        head += f"; at {duration(self.at_ms)} (position {self.position}) it had waited {waited}."
-        return [head, *tell(self.watch)]
+            return [] if is_waiting else ["The first cycle that saw it placed it."]
+        if self.watch.is_granted:
+            return tell(self.watch)
+        if is_waiting:
+            again = "It waits again: its first wait was that long. " if self.started_ms is not None else ""
+            return [f"{again}What the cycle of {where} says:", *tell(self.watch)]
+        return [f"Why it waited: the last cycle that refused it for this, at {where}, says:", *tell(self.watch)]
+
+    def _happened(self) -> list[str]:
+        """A line for each moment; of a long history the beginning and the end."""
+        lines = [f"{instant(moment.at_ms)}: {moment.what}" for moment in self.history]
+        left_out = len(lines) - _FIRST - _LAST
+        if left_out > 1:
+            lines[_FIRST:-_LAST] = [f"... {left_out} more moments (--json has them) ..."]
+        return lines
 
 
 def why(log: EventLog, job: int, at: int | None = None, progress: Progress | None = None) -> Account:
-    """The account of a job at a position of the log (its end by default).
+    """The account of a job as of a position of the log (its end by default).
 
-    The cycle told about is the one that placed, refused or ended the job, if that is the last thing that happened to
-    it by then, else the last cycle by then. Raises :class:`NoSuchJob`.
+    The cycle told about is the last by then for a job that waits, the one that ended it for a job that never started,
+    else the last one that refused it before its first start; of a job for which capacity was on its way by then, the
+    last one before that was asked for. Raises :class:`NoSuchJob`.
     """
     end = log.head().position if at is None else min(at, log.head().position)
     found = _Trail(job)
@@ -113,25 +153,47 @@ def why(log: EventLog, job: int, at: int | None = None, progress: Progress | Non
         found.take(record)
     if found.submitted is None:
         raise NoSuchJob(f"{job_label(JobId(job))} is not in the log up to position {end}; `jobs` lists those that are")
-    tick = found.tick
-    state = State()
-    for record in log.read(0, max(tick, job)):
-        apply(state, record.position, decode(record.type, record.payload))
-        if progress is not None and record.position % _STEP == 0:
-            progress(record.position, tick)
     account = Account(
         job=job,
-        name=found.submitted.spec.name,
-        queue=found.submitted.spec.queue,
+        spec=found.submitted.spec,
         phase=found.phase,
-        position=tick,
-        at_ms=state.now_ms,
+        position=0,
+        at_ms=0,
+        end_ms=found.end_ms,
         submitted_ms=found.submitted.submitted_ms,
+        started_ms=found.started_ms,
         history=found.history,
     )
-    if tick > job and _is_undecided(state.jobs.get(job)):
-        account.watch = decide(state, Rulebook().active(state), watched_job=job).watch
+    ticks = [tick for tick in found.ticks if tick > job]
+    for tick, at_ms, watch in _watched(log, job, ticks, progress):
+        if account.watch is None or watch.served_by is None:
+            account.position, account.at_ms, account.watch = tick, at_ms, watch
     return account
+
+
+def _watched(log: EventLog, job: int, ticks: list[int], progress: Progress | None) -> Iterator[tuple[int, int, Watch]]:
+    """(tick, its instant, what its cycle says of the job), for each of some ticks in order."""
+    state, rulebook = State(), Rulebook()
+    for record in log.read(0, max(ticks, default=0)):
+        apply(state, record.position, decode(record.type, record.payload))
+        if progress is not None and record.position % _STEP == 0:
+            progress(record.position, ticks[-1])
+        if record.position in ticks and _is_undecided(state.jobs.get(job)):
+            watch = decide(state, rulebook.active(state), watched_job=job).watch
+            assert watch is not None, "a job that is watched has an account"
+            yield record.position, state.now_ms, watch
+
+
+def jobs_named(log: EventLog, name: str) -> list[int]:
+    """The jobs that were submitted under a name, in order."""
+    quoted = json.dumps(name, ensure_ascii=False).encode()
+    found: list[int] = []
+    for record in log.read():
+        if record.type == JobSubmitted.TYPE and quoted in record.payload:
+            event = decode(record.type, record.payload)
+            if isinstance(event, JobSubmitted) and event.spec.name == name:
+                found.append(record.position)
+    return found
 
 
 def position_at(log: EventLog, at_ms: int) -> int:
@@ -155,24 +217,34 @@ class _Trail:
         self._job = job
         self._label = job_label(JobId(job))
         self._last_tick = 0
-        self._cycle = 0
+        self._tick_before = 0
+        self._before_request = 0
+        self._before_start = 0
+        self._ended_by = 0
+        self.end_ms = 0
+        self.started_ms: int | None = None
         self.submitted: JobSubmitted | None = None
         self.history: list[Moment] = []
         self.phase = "waiting"
 
     @property
-    def tick(self) -> int:
-        """The tick of the cycle to tell about."""
-        return self._cycle or self._last_tick
+    def ticks(self) -> list[int]:
+        """The ticks of the cycles that may be worth telling about, in order; 0 for none."""
+        if self.started_ms is not None and self.phase != "waiting":
+            return sorted({self._before_request, self._before_start})
+        return [self._ended_by or self._last_tick]
 
     def take(self, record: Record) -> None:
         """One more record."""
         if record.type == Ticked.TYPE:
-            self._last_tick = record.position
+            self._tick_before, self._last_tick = self._last_tick, record.position
+            if not self._ended_by:
+                self.end_ms = record.recorded_at_ms
         elif record.position == self._job and record.type == JobSubmitted.TYPE:
             event = decode(record.type, record.payload)
             assert isinstance(event, JobSubmitted)
             self.submitted = event
+            self.end_ms = max(self.end_ms, event.submitted_ms)
             self.history.append(Moment(record.position, event.submitted_ms, f"submitted by {record.actor}"))
         elif record.correlation == self._label or record.type == CapacityRequested.TYPE:
             self._note(record, decode(record.type, record.payload))
@@ -181,10 +253,17 @@ class _Trail:
         for phase, what in _moments(event, self._job):
             self.phase = phase or self.phase
             self.history.append(Moment(record.position, record.recorded_at_ms, what))
-            if record.type in _CYCLE_OF and record.causation is not None:
-                self._cycle = record.causation
-            elif isinstance(event, JobRequeued):
-                self._cycle = 0
+            match event:
+                case LeaseGranted() if self.started_ms is None:
+                    self.started_ms, self._before_start = record.recorded_at_ms, self._tick_before
+                case CapacityRequested() if self.started_ms is None:
+                    self._before_request = self._tick_before
+                case JobEnded(outcome="cancelled"):
+                    self._ended_by = self._tick_before
+                case JobRefused() | JobEnded():
+                    self._ended_by = self._last_tick
+                case _:
+                    pass
 
 
 def _moments(event: Event, job: int) -> Iterator[tuple[str, str]]:

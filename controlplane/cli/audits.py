@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.console import print_json, progress
+from controlplane.cli.console import print_json, print_sentences, progress
 from controlplane.cli.faults import DONE, NO
-from controlplane.cli.options import At, Json, LogUrl, job_number, open_for_reading, position_of
+from controlplane.cli.options import At, Json, LogUrl, job_named, open_for_reading, position_of
 from controlplane.cli.words import plural
 
 
@@ -52,22 +52,22 @@ def replay(
 
 
 def why(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Such as j123.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Such as j123, or its name.")],
     log: LogUrl,
     at: At = None,
     json: Json = False,
 ) -> int:
-    """Say why a job waited, started or ended.
+    """Say why a job waited, and what became of it.
 
-    At the log's end, or at any moment before: the cycle of that moment is decided again with this one job watched.
+    As of the log's end, or of any moment before. The last cycle that refused it by then is decided again, with this one
+    job watched.
     """
     from controlplane.audit.why import why as account_of
 
-    number = job_number(job)
     with open_for_reading(log) as opened, progress("looking back", quiet=json) as show:
-        account = account_of(opened, number, position_of(opened, at), progress=show)
+        account = account_of(opened, job_named(opened, job), position_of(opened, at), progress=show)
     if json:
         print_json(account.as_dict())
     else:
-        print("\n".join(account.sentences()))
+        print_sentences(account.sentences())
     return DONE

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +20,9 @@ PATIENCE_S = 2.0
 WIDE = 200
 """Columns where standard output is no terminal, so that no table is cut."""
 
+READABLE = 108
+"""Columns that a sentence takes at most."""
+
 Report = Callable[[int, int], None]
 """(done, in all)."""
 
@@ -25,6 +30,13 @@ Report = Callable[[int, int], None]
 def print_json(answer: Mapping[str, object]) -> None:
     """The one object of ``--json``."""
     print(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def print_sentences(sentences: Sequence[str]) -> None:
+    """Each begins a line; what does not fit goes on below it, indented."""
+    columns = min(shutil.get_terminal_size().columns, READABLE) if sys.stdout.isatty() else READABLE
+    for sentence in sentences:
+        print(textwrap.fill(sentence, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def console() -> Console:

@@ -13,7 +13,7 @@ import typer
 from controlplane.cli.console import print_json, progress
 from controlplane.cli.faults import DONE, NO, WrongUse
 from controlplane.cli.options import Json, LogUrl, open_for_reading
-from controlplane.cli.words import plural
+from controlplane.cli.words import instant, plural
 
 if TYPE_CHECKING:
     from controlplane.eventlog.port import EventLog, Head, Record
@@ -171,8 +171,6 @@ def _plain(record: Record) -> dict[str, object]:
 
 
 def _line(record: Record) -> str:
-    from controlplane.audit.sentences import duration
-
     payload = record.payload.decode("utf-8", "replace")
     shown = payload if len(payload) <= SHOWN else f"{payload[:SHOWN]}..."
-    return f"{record.position:>8}  {duration(record.recorded_at_ms)}  {record.actor:<10} {record.type:<22} {shown}"
+    return f"{record.position:>8}  {instant(record.recorded_at_ms)}  {record.actor:<10} {record.type:<22} {shown}"

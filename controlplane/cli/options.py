@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controlplane.audit.spans import instant
 from controlplane.cli.faults import WrongUse
 
 if TYPE_CHECKING:
@@ -46,12 +47,26 @@ def open_for_reading(url: str) -> EventLog:
     return open_log(url, create=False, read_only=True)
 
 
-def job_number(text: str) -> int:
-    """The job that a person names: ``j123`` or ``123``."""
+def job_number(text: str) -> int | None:
+    """The job that a person means by ``j123`` or ``123``; ``None`` if the text is no number."""
     found = re.fullmatch(r"j?([1-9][0-9]{0,17})", text)
-    if found is None:
-        raise WrongUse(f"{text!r} names no job; jobs are called j1, j2, ... (`tidegate jobs` lists them)")
-    return int(found.group(1))
+    return int(found.group(1)) if found is not None else None
+
+
+def job_named(log: EventLog, text: str) -> int:
+    """The job that a person means by its number or by its name."""
+    number = job_number(text)
+    if number is not None:
+        return number
+    from controlplane.audit.why import jobs_named
+
+    found = jobs_named(log, text)
+    if not found:
+        raise WrongUse(f"{text!r} names no job; jobs are called j1, j2, ... or by name (`tidegate jobs` lists them)")
+    if len(found) > 1:
+        first = ", ".join(f"j{job}" for job in found[:8]) + (", ..." if len(found) > 8 else "")
+        raise WrongUse(f"{len(found)} jobs are called {text!r}: say which ({first})")
+    return found[0]
 
 
 def instant_ms(text: str) -> int | None:
@@ -82,6 +97,9 @@ def position_of(log: EventLog, at: str | None) -> int | None:
     at_ms = instant_ms(at)
     if at_ms is None or at_ms < 0:
         raise WrongUse(f"--at {at!r} is neither a position nor a time; write 1234, 14:30:00, 90m or 2h30m")
+    end_ms = next((record.recorded_at_ms for record in log.read(head - 1, head)), 0) if head else 0
+    if at_ms > end_ms:
+        raise WrongUse(f"--at {at!r}: the log ends at {instant(end_ms)} (position {head}); leave --at out for its end")
     from controlplane.audit.why import position_at
 
     position = position_at(log, at_ms)

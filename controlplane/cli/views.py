@@ -11,7 +11,7 @@ import typer
 from controlplane.cli.console import print_json, print_table, progress
 from controlplane.cli.faults import DONE, WrongUse
 from controlplane.cli.options import At, Json, LogUrl, open_for_reading, position_of
-from controlplane.cli.words import gpus, money, percent, span
+from controlplane.cli.words import gpus, instant, money, percent, span
 
 if TYPE_CHECKING:
     from controlplane.domain.events import OverPromise
@@ -154,9 +154,7 @@ class _View:
 
     def print_head(self) -> None:
         """Where and when this is, and the counts of jobs."""
-        from controlplane.audit.sentences import duration
-
-        where = f"Position {self.head.position:,}, {duration(self.state.now_ms)} on the log's clock"
+        where = f"Position {self.head.position:,}, {instant(self.state.now_ms)} on the log's clock"
         policy = f", policy {self.state.policy_name}" if self.state.policy_name else ""
         counts = ", ".join(f"{count:,} {phase}" for phase, count in self.phases().items() if count)
         print(f"{where}{policy}\nJobs: {counts or 'none'}\n")

@@ -8,18 +8,9 @@ import shutil
 import sys
 from pathlib import Path
 
-S, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+from controlplane.audit.spans import instant, span
 
-
-def span(value_ms: int) -> str:
-    """A length of time in its two largest units, such as ``3.8 s``, ``5 min 41 s``, ``1 d 03 h``."""
-    if value_ms < MINUTE:
-        return f"{value_ms / S:.1f} s"
-    if value_ms < HOUR:
-        return f"{value_ms // MINUTE} min {value_ms % MINUTE // S:02d} s"
-    if value_ms < DAY:
-        return f"{value_ms // HOUR} h {value_ms % HOUR // MINUTE:02d} min"
-    return f"{value_ms // DAY} d {value_ms % DAY // HOUR:02d} h"
+__all__ = ["command", "gpus", "instant", "money", "percent", "plural", "program", "span"]
 
 
 def money(micro_usd: int) -> str:

@@ -62,7 +62,7 @@ def test_quota_names_the_amount() -> None:
     assert watch.refusal is not None
     assert watch.refusal.reason is Reason.QUOTA
     assert dict(watch.refusal.short) == {"gpu": 1_000}
-    assert smallest_change(watch).startswith("1 GPUs more quota")
+    assert smallest_change(watch).startswith("1 GPU more quota")
 
 
 @pytest.mark.parametrize(
