@@ -288,6 +288,8 @@ def _lease_revoked(state: State, event: LeaseRevoked) -> None:
     lease = state.leases.get(event.lease)
     if lease is not None and lease.revoked is None:
         lease.revoked = event.cause
+        if event.cause in EVICTED and event.for_job is not None:
+            lease.job.evicted_for = [*lease.job.evicted_for, event.for_job][-EVICTIONS_KEPT:]
 
 
 def _lease_observed(state: State, event: LeaseObserved) -> None:

@@ -11,7 +11,8 @@ The search: candidates in the order of (cost, newest, id); the shortest prefix w
 doubling and bisection; of the prefix those that sit where the gang would, or whose quota it needs; each of these is
 put back if the gang still starts with it, the costliest first (as Kueue's ``fillBackWorkloads`` does). Two jobs
 cannot evict each other in turn: by priority only downwards, by quota only from who is above nominal to who stays
-within, by share only while the victim's queue still has at least the share of the preemptor's afterwards.
+within, by share only while the victim's queue still has at least the share of the preemptor's afterwards; and across
+these, nobody takes the room of whom it was evicted for.
 
 Who reclaims must end within its nominal quota; less urgent gangs of its own queue may go for that, too. If nothing
 comes of it, the search is made once more without reclaim, on borrowed quota (as Kueue's ``classical`` preemptor does).
@@ -185,7 +186,7 @@ class Preemption:
         facts = job.facts()
         found: list[Candidate] = []
         for lease in self._within_reach(job, queue, scopes, is_within):
-            if lease.revoked is not None or lease.id in self._taken:
+            if lease.revoked is not None or lease.id in self._taken or lease.job.id in job.evicted_for:
                 continue
             scope = self._scope(job, queue, lease, scopes, is_within)
             if scope is None:

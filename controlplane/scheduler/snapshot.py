@@ -182,6 +182,7 @@ def _job(job: Job, cls: int) -> list[object]:
         job.failures,
         job.evictions,
         job.evicted,
+        job.evicted_for,
         job.is_cancelled,
         job.recorded_reason,
         job.waits_for,

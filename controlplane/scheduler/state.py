@@ -128,6 +128,8 @@ class Job:
     """When it was evicted, in milliseconds; the last :data:`EVICTIONS_KEPT`."""
     evicted: int = 0
     """How often it was evicted."""
+    evicted_for: list[int] = field(default_factory=list)
+    """The jobs that took its room; the last :data:`EVICTIONS_KEPT`. It never takes theirs."""
     is_cancelled: bool = False
     recorded_reason: int = 0
     """The reason last recorded while it was the first of its group; 0 for none."""

@@ -183,6 +183,24 @@ def test_a_pair_never_evicts_each_other_in_turn() -> None:
     assert sum(evictions.values()) <= 1
 
 
+def test_two_entitlements_do_not_take_turns() -> None:
+    """D7 across scopes: one is more urgent, the other is owed its quota; the second eviction never comes."""
+    core = preempting("cohort", "reclaim", "fair-share", "queue")
+    core.home(a=gpus(1))
+    core.queue("all")
+    core.queue("owner", {"gpu": 1_000}, parent="all")
+    core.queue("urgent", {"gpu": 0}, parent="all")
+    core.submit(job(1, queue="owner"))
+    core.submit(job(1, queue="urgent", priority=9))
+    evicted = 0
+    for minute in range(50):
+        core.cycle(minute * MINUTE)
+        for event in core.last(LeaseRevoked):
+            evicted += 1
+            core.report(event.lease, LeasePhase.ENDED)
+    assert evicted == 1
+
+
 def test_weight_zero_never_wins() -> None:
     """D9: a queue without weight takes nothing back from one that has some."""
     core = preempting("fair-share")
