@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from controlplane.audit.spans import instant, span
@@ -11,7 +12,7 @@ from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
 from controlplane.domain.topology import Level
 from controlplane.domain.workloads import JobSpec, Role
-from controlplane.scheduler.verdicts import Hold, QuotaStanding, RoleStanding, Watch
+from controlplane.scheduler.verdicts import Hold, OfferVerdict, QuotaStanding, RoleStanding, Watch
 
 _MEANING = {
     Reason.RULE_FAILED: "a rule erred, and the decision failed closed",
@@ -64,6 +65,7 @@ _CAUSES = {
 }
 
 
+_MICRO = re.compile(r"(-?\d+) micro-dollars left, (\d+)")
 LABELS = 4
 """So many labels of a job are named; those that rules know, ``tidegate/...``, first."""
 
@@ -131,13 +133,20 @@ def tell(watch: Watch) -> list[str]:
     lines.extend(_awaited(watch))
     if watch.served_by is not None:
         lines.append(f"Capacity request {watch.served_by} is under way for it.")
-    for offer in watch.offers:
-        rule = f", by {offer.rule}" if offer.rule else ""
-        lines.append(f"Offer {offer.offer}: {offer.answer}{rule}.")
+    lines.extend(tell_offer(offer) for offer in watch.offers)
     change = smallest_change(watch)
     if change:
         lines.append(f"Smallest change that would have let it run: {change}.")
     return lines
+
+
+def tell_offer(offer: OfferVerdict) -> str:
+    """What became of one offer."""
+    rule = f", by {offer.rule}" if offer.rule else ""
+    answer = _MICRO.sub(
+        lambda found: f"{amount('micro-usd', int(found[1]))} left, {amount('micro-usd', int(found[2]))}", offer.answer
+    )
+    return f"Offer {offer.offer}: {answer}{rule}."
 
 
 def _awaited(watch: Watch) -> list[str]:

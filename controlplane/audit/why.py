@@ -8,8 +8,9 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from controlplane.audit.sentences import amount, asks, tell
+from controlplane.audit.sentences import amount, asks, tell, tell_offer
 from controlplane.audit.spans import instant, span
+from controlplane.domain.clusters import NodeShape
 from controlplane.domain.codec import decode
 from controlplane.domain.events import (
     CapacityRequested,
@@ -27,19 +28,22 @@ from controlplane.domain.events import (
     Ticked,
 )
 from controlplane.domain.ids import JobId, job_label
+from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
-from controlplane.domain.workloads import JobSpec
+from controlplane.domain.workloads import JobSpec, Role
 from controlplane.eventlog.port import EventLog, Record
 from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.decide import decide
 from controlplane.scheduler.fold import apply
 from controlplane.scheduler.state import Job, State
-from controlplane.scheduler.verdicts import Watch
+from controlplane.scheduler.verdicts import OfferVerdict, Watch
 
 Progress = Callable[[int, int], None]
 _STEP = 2_000
 _FIRST, _LAST = 4, 8
 """So many moments of a job's history are told from its beginning and from its end; the others are counted."""
+NODES_WILL_NOT_DO = "its nodes do not hold the job, or the eligibility rules refuse them"
+"""What a cycle answers about an offer for either cause."""
 _STARTED_NEVER = ("refused", "expired", "cancelled")
 
 
@@ -75,6 +79,9 @@ class Account:
     started_ms: int | None = None
     history: list[Moment] = field(default_factory=list)
     watch: Watch | None = None
+    first_offers: list[tuple[int, OfferVerdict]] = field(default_factory=list)
+    """What the first cycle that saw it answered about offers, and when: later ones ask only when something may have
+    changed."""
 
     @property
     def reason(self) -> Reason | None:
@@ -101,6 +108,10 @@ class Account:
             "started_ms": self.started_ms,
             "waited_ms": self.waited_ms,
             "asks": asks(self.spec),
+            "first_offers": [
+                {"at_ms": at_ms, "offer": offer.offer, "answer": offer.answer, "rule": offer.rule}
+                for at_ms, offer in self.first_offers
+            ],
             "history": [moment.as_dict() for moment in self.history],
             "answer": self.sentences(),
         }
@@ -108,7 +119,7 @@ class Account:
 
     def sentences(self) -> list[str]:
         """The answer for a person, the most important first."""
-        return [f"{self._head()}.", asks(self.spec), *self._reasons(), *self._happened()]
+        return [f"{self._head()}.", asks(self.spec), *self._reasons(), *self._rented(), *self._happened()]
 
     def _head(self) -> str:
         head = f"{job_label(JobId(self.job))} ({self.spec.name}, queue {self.spec.queue}) is {self.phase}"
@@ -130,6 +141,15 @@ class Account:
             again = "It waits again: its first wait was that long. " if self.started_ms is not None else ""
             return [f"{again}What the cycle of {where} says:", *tell(self.watch)]
         return [f"Why it waited: the last cycle that refused it for this, at {where}, says:", *tell(self.watch)]
+
+    def _rented(self) -> list[str]:
+        if self.watch is None or self.watch.is_granted or self.watch.offers or not self.first_offers:
+            return []
+        when = instant(self.first_offers[0][0])
+        return [
+            f"Of cloud capacity the first cycle that saw it, at {when}, said:",
+            *(tell_offer(offer) for _, offer in self.first_offers),
+        ]
 
     def _happened(self) -> list[str]:
         """A line for each moment; of a long history the beginning and the end."""
@@ -165,8 +185,10 @@ def why(log: EventLog, job: int, at: int | None = None, progress: Progress | Non
         history=found.history,
     )
     ticks = [tick for tick in found.ticks if tick > job]
-    for tick, at_ms, watch in _watched(log, job, ticks, progress):
-        if account.watch is None or watch.served_by is None:
+    for tick, at_ms, watch in _watched(log, job, [found.first_tick, *ticks] if ticks else [], progress):
+        if tick == found.first_tick:
+            account.first_offers = [(at_ms, offer) for offer in watch.offers]
+        if tick in ticks and (account.watch is None or watch.served_by is None):
             account.position, account.at_ms, account.watch = tick, at_ms, watch
     return account
 
@@ -181,7 +203,36 @@ def _watched(log: EventLog, job: int, ticks: list[int], progress: Progress | Non
         if record.position in ticks and _is_undecided(state.jobs.get(job)):
             watch = decide(state, rulebook.active(state), watched_job=job).watch
             assert watch is not None, "a job that is watched has an account"
+            watch.offers = [plainer(offer, state, state.jobs[job].cls.spec) for offer in watch.offers]
             yield record.position, state.now_ms, watch
+
+
+def plainer(verdict: OfferVerdict, state: State, spec: JobSpec) -> OfferVerdict:
+    """Of an offer whose nodes will not do, whether they are too small or the rules refuse them, where that is plain."""
+    if verdict.answer != NODES_WILL_NOT_DO:
+        return verdict
+    cluster, _, name = verdict.offer.partition("/")
+    shape = next(offer.shape for offer in state.clusters[cluster].offers if offer.name == name)
+    answers = {_unfit(role, shape) for role in spec.roles}
+    if None in answers:  # a matter of MIG or of parts of a GPU
+        return verdict
+    what = next((answer for answer in sorted(filter(None, answers))), "the eligibility rules refuse its nodes")
+    return OfferVerdict(verdict.offer, what, verdict.rule)
+
+
+def _unfit(role: Role, shape: NodeShape) -> str | None:
+    """What an empty node lacks for one member, empty for nothing; ``None`` if that needs a closer look."""
+    if role.mig_profile or shape.mig_gpus or role.gpu_memory_bytes or role.gpu_memory_min_bytes or role.other:
+        return None
+    if role.gpus and role.gpu_models and shape.gpu_model not in role.gpu_models:
+        return "its nodes have GPUs of another model"
+    pairs = (("gpu", role.gpus, shape.gpus), ("cpu", role.cpu_milli, shape.cpu_milli))
+    for resource, asked, there in (*pairs, ("memory", role.memory_bytes, shape.memory_bytes)):
+        if asked > there:
+            unit = MILLI if resource == "gpu" else 1
+            has, needs = amount(resource, there * unit), amount(resource, asked * unit)
+            return f"its nodes are too small: {has}, and a member needs {needs}"
+    return ""
 
 
 def jobs_named(log: EventLog, name: str) -> list[int]:
@@ -218,6 +269,8 @@ class _Trail:
         self._label = job_label(JobId(job))
         self._last_tick = 0
         self._tick_before = 0
+        self.first_tick = 0
+        """Of the first cycle that saw it."""
         self._before_request = 0
         self._before_start = 0
         self._ended_by = 0
@@ -238,6 +291,8 @@ class _Trail:
         """One more record."""
         if record.type == Ticked.TYPE:
             self._tick_before, self._last_tick = self._last_tick, record.position
+            if self.submitted is not None:
+                self.first_tick = self.first_tick or record.position
             if not self._ended_by:
                 self.end_ms = record.recorded_at_ms
         elif record.position == self._job and record.type == JobSubmitted.TYPE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.audit.sentences import smallest_change, tell
-from controlplane.audit.why import NoSuchJob, why
+from controlplane.audit.why import NoSuchJob, plainer, why
 from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import JobSpec
 from controlplane.eventlog.memory import MemoryLog
@@ -136,3 +136,18 @@ def test_a_job_that_is_not_there_is_a_sentence() -> None:
     log.append([entry_of(event, "test", 0) for event in core.told], log.head())
     with pytest.raises(NoSuchJob, match="j9999 is not in the log"):
         why(log, 9_999)
+
+
+@pytest.mark.parametrize(
+    ("gpus_of_an_offer", "answer"),
+    [(1, "its nodes are too small: 1 GPU, and a member needs 2 GPUs"), (2, "the eligibility rules refuse its nodes")],
+)
+def test_of_an_offer_that_will_not_do_the_cause_is_told(gpus_of_an_offer: int, answer: str) -> None:
+    core = one_node(PlainRules(is_eligible=lambda job, role, cluster, node: cluster.name == "home"))
+    core.cloud(offer("small", 1_000_000, count=gpus_of_an_offer))
+    core.submit(job(8))
+    core.cycle(1)
+    blocked = core.submit(job(2))
+    core.cycle(2)
+    [told] = [plainer(verdict, core.state, job(2)) for verdict in watched(core, blocked).offers]
+    assert told.answer == answer

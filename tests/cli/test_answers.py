@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from tests.cli.conftest import Tidegate
-from tests.cli.worlds import part
+from tests.cli.worlds import many_jobs, part, small_world, write_world
 
 Rows = list[dict[str, object]]
 
@@ -133,6 +133,60 @@ def test_why_answers_for_a_moment_of_the_past(tidegate: Tidegate, finished_day: 
     said = tidegate("why", str(waiting["job"]).removeprefix("j"), "--at", "4m", "--log", finished_day)
     assert said.out.split() == " ".join(cast("list[str]", answer["answer"])).split()
     assert max(map(len, said.out.splitlines())) <= 108
+
+
+def test_why_tells_of_a_started_job_what_it_waited_for(tidegate: Tidegate, finished_day: Path) -> None:
+    longest = part(tidegate("replay", "--log", finished_day, "--json").answer(), "longest_wait")
+    answer = tidegate("why", str(longest["job"]), "--log", finished_day, "--json").answer()
+    assert answer["waited_ms"] == cast("int", answer["started_ms"]) - cast("int", answer["submitted_ms"])
+    assert cast("int", answer["at_ms"]) < cast("int", answer["started_ms"])
+    assert answer["granted"] is False
+    assert answer["reason"]
+    at_that_time = tidegate("jobs", "--at", answer["position"], "--log", finished_day, "--json").answer()
+    [row] = [row for row in rows(at_that_time, "listed") if row["job"] == longest["job"]]
+    assert row["phase"] == "waiting"
+    told = "\n".join(cast("list[str]", answer["answer"]))
+    for words in (
+        "from its submission at",
+        "It asks for 1 member with 4 GPUs",
+        "Why it waited",
+        "placed on",
+        "finished",
+    ):
+        assert words in told
+
+
+def test_a_job_that_did_not_wait_is_told_so(tidegate: Tidegate, finished_day: Path) -> None:
+    answer = tidegate("why", "train-0", "--log", finished_day, "--json").answer()
+    assert (answer["name"], answer["reason"]) == ("train-0", None)
+    assert "The first cycle that saw it placed it." in cast("list[str]", answer["answer"])
+
+
+def test_waiting_again_after_a_failure_is_not_the_wait_for_a_start(tidegate: Tidegate, tmp_path: Path) -> None:
+    world = small_world()
+    role = {"gpus": 4, "cpu_milli": 1_000}
+    spec = {"name": "flaky", "queue": "research", "roles": [role], "max_attempts": 8}
+    world["workload"] = {"jobs": [{"at_ms": 0, "spec": spec, "runtime_ms": 7_200_000, "fails": True}]}
+    log = tmp_path / "a.db"
+    tidegate("simulate", write_world(tmp_path, world), "--log", log)
+    answer = tidegate("why", "flaky", "--log", log, "--json").answer()
+    assert (answer["phase"], cast("int", answer["waited_ms"]) < 60_000) == ("failed", True)
+    told = tidegate("why", "flaky", "--log", log).out
+    assert f"... {len(rows(answer, 'history')) - 12} more moments" in told
+    assert "ended: failed" in told
+
+
+def test_a_name_that_several_jobs_have_is_refused_with_their_numbers(tidegate: Tidegate, tmp_path: Path) -> None:
+    world = many_jobs(2)
+    for job in cast("list[dict[str, object]]", part(world, "workload")["jobs"]):
+        cast("dict[str, object]", job["spec"])["name"] = "twin"
+    tidegate("simulate", write_world(tmp_path, world), "--log", tmp_path / "a.db")
+    assert "2 jobs are called 'twin': say which (j" in tidegate("why", "twin", "--log", tmp_path / "a.db").sentence()
+
+
+@pytest.mark.parametrize("command", [["why", "train-0"], ["jobs"]])
+def test_a_time_beyond_the_end_is_one_sentence(tidegate: Tidegate, finished_day: Path, command: list[str]) -> None:
+    assert "the log ends at" in tidegate(*command, "--at", "9d", "--log", finished_day).sentence()
 
 
 @pytest.mark.slow

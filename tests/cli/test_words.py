@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.cli.options import instant_ms, job_number
-from controlplane.cli.words import gpus, money, percent, plural, span
+from controlplane.cli.words import gpus, instant, money, percent, plural, span
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,9 @@ def test_a_time_is_understood_or_not(text: str, value_ms: int | None) -> None:
 
 def test_a_job_is_named_with_its_letter_or_without() -> None:
     assert job_number("j12") == job_number("12") == 12
+
+
+def test_an_instant_is_written_as_it_is_understood() -> None:
+    for value_ms, text in [(0, "00:00:00"), (86_399_000, "23:59:59"), (93_784_000, "1d 02:03:04")]:
+        assert instant(value_ms) == text
+        assert instant_ms(text) == value_ms
