@@ -20,6 +20,10 @@ PATIENCE_S = 2.0
 WIDE = 200
 """Columns where standard output is no terminal, so that no table is cut."""
 
+GAP = 2
+"""Between two columns of a table."""
+LEGIBLE = 8
+"""Words in a table are not cut shorter than this."""
 READABLE = 108
 """Columns that a sentence takes at most."""
 
@@ -46,17 +50,63 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False, soft_wrap=False)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """A table. A column whose name ends with ``>`` holds figures, set flush right."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", expendable: Sequence[str] = ()
+) -> None:
+    """A table, one line to a row. A column whose name ends with ``>`` holds figures, set flush right.
+
+    Where the terminal is too narrow, expendable columns are left out, in the order given and named below; then words
+    (never figures) are cut short.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    to = console()
+    shown = list(range(len(columns)))
+    names = [column.rstrip(">") for column in columns]
+    left_out: list[str] = []
+    for name in expendable:
+        if _width(shown, names, rows) > to.width:
+            shown.remove(names.index(name))
+            left_out.append(name)
+    rows = _cut(shown, columns, rows, _width(shown, names, rows) - to.width)
     table = Table(box=None, pad_edge=False, title=title or None, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+    for column in shown:
+        justify = "right" if columns[column].endswith(">") else "left"
+        table.add_column(names[column], justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console().print(table)
+        table.add_row(*(Text(row[column]) for column in shown))
+    to.print(table)
+    if left_out:
+        print(f"(left out for want of room: {', '.join(left_out)}; --json has all)")
+
+
+def _width(shown: Sequence[int], names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns of the terminal that a table takes."""
+    widths = (max([len(names[column]), *(len(row[column]) for row in rows)]) for column in shown)
+    return sum(widths) + GAP * (len(shown) - 1)
+
+
+def _cut(
+    shown: Sequence[int], columns: Sequence[str], rows: Sequence[Sequence[str]], excess: int
+) -> Sequence[Sequence[str]]:
+    """The rows with their longest words cut short, so that the table takes that much less, as far as possible."""
+    widths = {
+        column: max([LEGIBLE, *(len(row[column]) for row in rows)])
+        for column in shown
+        if not columns[column].endswith(">")
+    }
+    while excess > 0 and widths and max(widths.values()) > LEGIBLE:
+        longest = max(widths, key=lambda column: widths[column])
+        widths[longest] -= 1
+        excess -= 1
+    return [
+        [
+            cell if column not in widths or len(cell) <= widths[column] else f"{cell[: widths[column] - 1]}…"
+            for column, cell in enumerate(row)
+        ]
+        for row in rows
+    ]
 
 
 @contextmanager

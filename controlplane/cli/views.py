@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from controlplane.scheduler.state import BudgetAccount, Job, State
 
 Row = dict[str, object]
+BUSY_MS = 18 * 3_600_000
+"""A moment at which a day's log has something to show: evening."""
 
 
 def top(log: LogUrl, at: At = None, json: Json = False) -> int:
@@ -40,9 +42,9 @@ def top(log: LogUrl, at: At = None, json: Json = False) -> int:
     if view.state.budgets:
         print()
         _print_budgets(view.budgets())
-    if waiting:
+    if waiting or not view.state.jobs:
         print()
-        _print_jobs(view.listed(waiting))
+        _print_jobs(view.listed(waiting), view.idle())
     return DONE
 
 
@@ -68,7 +70,8 @@ def jobs(
         print_json({**view.head_dict(), "live": len(live), "listed": listed})
         return DONE
     view.print_head()
-    _print_jobs(listed)
+    if listed or not live:
+        _print_jobs(listed, view.idle(queue))
     if len(live) > len(listed):
         print(f"... and {len(live) - len(listed):,} more; --limit {len(live)} shows all")
     return DONE
@@ -158,6 +161,13 @@ class _View:
         policy = f", policy {self.state.policy_name}" if self.state.policy_name else ""
         counts = ", ".join(f"{count:,} {phase}" for phase, count in self.phases().items() if count)
         print(f"{where}{policy}\nJobs: {counts or 'none'}\n")
+
+    def idle(self, queue: str | None = None) -> str:
+        """Said where no job waits or runs."""
+        now_ms = self.state.now_ms
+        earlier_ms = BUSY_MS if now_ms >= BUSY_MS else now_ms // 2
+        hint = f"; --at {instant(earlier_ms)} shows an earlier moment" if self.state.counts.submitted else ""
+        return f"No job{f' of queue {queue}' if queue is not None else ''} waits or runs at this moment{hint}."
 
     def queues(self) -> list[Row]:
         """The tree, parents before children."""
@@ -281,11 +291,14 @@ def _tree_order(root: QueueNode) -> list[QueueNode]:
 Cell = Callable[[Row], str]
 
 
-def _print_rows(columns: Sequence[tuple[str, Cell]], rows: Sequence[Row], nothing: str) -> None:
+def _print_rows(
+    columns: Sequence[tuple[str, Cell]], rows: Sequence[Row], nothing: str, expendable: Sequence[str]
+) -> None:
     if not rows:
         print(nothing)
         return
-    print_table([name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+    cells = [[cell(row) for _, cell in columns] for row in rows]
+    print_table([name for name, _ in columns], cells, expendable=expendable)
 
 
 def _int(row: Row, key: str) -> int:
@@ -314,7 +327,7 @@ def _print_queues(rows: Sequence[Row]) -> None:
         ("waiting>", lambda row: f"{_int(row, 'waiting'):,}"),
         ("oldest wait>", lambda row: span(_int(row, "oldest_wait_ms")) if row["oldest_wait_ms"] is not None else "-"),
     ]
-    _print_rows(columns, rows, "No queues are configured.")
+    _print_rows(columns, rows, "No queues are configured.", ("weight", "running", "nominal"))
 
 
 def print_over_promised(promises: Iterable[OverPromise]) -> None:
@@ -347,7 +360,7 @@ def _print_clusters(rows: Sequence[Row]) -> None:
         ("requests", requested),
         ("promised>", lambda row: money(_int(row, "promised_micro_usd")) if row["promised_micro_usd"] else "-"),
     ]
-    _print_rows(columns, rows, "No clusters are configured.")
+    _print_rows(columns, rows, "No clusters are configured.", ("leases", "requests", "not ready"))
 
 
 def _print_budgets(rows: Sequence[Row]) -> None:
@@ -359,10 +372,10 @@ def _print_budgets(rows: Sequence[Row]) -> None:
         ("promised>", lambda row: money(_int(row, "promised_micro_usd"))),
         ("left>", lambda row: money(_int(row, "left_micro_usd"))),
     ]
-    _print_rows(columns, rows, "No budgets are configured.")
+    _print_rows(columns, rows, "No budgets are configured.", ("queue", "promised"))
 
 
-def _print_jobs(rows: Sequence[Row]) -> None:
+def _print_jobs(rows: Sequence[Row], nothing: str) -> None:
     columns: list[tuple[str, Cell]] = [
         ("job", lambda row: str(row["job"])),
         ("name", lambda row: str(row["name"])),
@@ -375,4 +388,4 @@ def _print_jobs(rows: Sequence[Row]) -> None:
         ("cluster", lambda row: str(row["cluster"] or "-")),
         ("age>", lambda row: span(_int(row, "age_ms"))),
     ]
-    _print_rows(columns, rows, "No job is waiting or running.")
+    _print_rows(columns, rows, nothing, ("members", "user", "priority", "cluster"))

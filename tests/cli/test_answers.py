@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -118,6 +119,14 @@ def test_people_see_tables(tidegate: Tidegate, finished_day: Path, command: str)
     assert (said.code, said.err) == (0, "")
     assert "on the log's clock, policy default" in said.out
     assert {"top": "idc", "jobs": "train-0", "queues": "  research", "clusters": "idc"}[command] in said.out
+
+
+def test_when_nothing_waits_or_runs_an_earlier_moment_is_pointed_to(tidegate: Tidegate, finished_day: Path) -> None:
+    for command in ("jobs", "top"):
+        said = tidegate(command, "--log", finished_day).out
+        found = re.search(r"No job waits or runs at this moment; --at (\S+) shows an earlier moment", said)
+        assert found is not None
+        assert "train-" in tidegate("jobs", "--at", found[1], "--log", finished_day).out
 
 
 # --- one job ----------------------------------------------------------------------------------------------------------
