@@ -102,29 +102,21 @@ class Packer:
         self._flavor_of_row: Column | None = None
         self._flavors: list[str] = []
 
-    def place(
-        self,
-        job: int,
-        needs: tuple[Need, ...],
-        queue: QueueNode,
-        mask: Mask | None,
-        policy: TopologyRequest | None = None,
-    ) -> list[DraftSeat] | None:
+    def place(self, job: int, needs: tuple[Need, ...], queue: QueueNode, mask: Mask | None) -> list[DraftSeat] | None:
         """Seats for all members, already sitting on the draft; ``None`` leaves the draft as it was.
 
-        ``mask`` marks rows that the job may use at all; ``None`` is all of them. ``policy`` is what the rules want for
-        the gang's topology where the job itself says nothing.
+        ``mask`` marks rows that the job may use at all; ``None`` is all of them.
         """
         flavored = self._flavored(queue, needs)
         members = needs[0].ask.role.count if len(needs) == 1 else sum(need.ask.role.count for need in needs)
         if members == 1:
             return self._place_one(job, needs[0], queue, flavored, mask)
         gang = _Gang(job, queue, flavored, SEATS_TRIED + SEATS_TRIED_PER_MEMBER * members)
-        place = self._place_near if cares(needs, policy) else self._place_anywhere
+        place = self._place_near if cares(needs) else self._place_anywhere
         if len(self._clusters) < 2:
-            return place(gang, needs, mask, policy)
+            return place(gang, needs, mask)
         for inside in self._by_cluster(needs[0], mask):
-            seats = place(gang, needs, inside, policy)
+            seats = place(gang, needs, inside)
             if seats is not None:
                 return seats
         return None
@@ -169,9 +161,7 @@ class Packer:
 
     # --- gangs that do not care where they are -----------------------------------------------------------------------
 
-    def _place_anywhere(
-        self, gang: _Gang, needs: tuple[Need, ...], mask: Mask | None, policy: TopologyRequest | None
-    ) -> list[DraftSeat] | None:
+    def _place_anywhere(self, gang: _Gang, needs: tuple[Need, ...], mask: Mask | None) -> list[DraftSeat] | None:
         seats = self._in_order(gang, needs, mask)
         if seats is not None or len(needs) == 1:
             return seats
@@ -261,13 +251,11 @@ class Packer:
 
     # --- gangs that care ---------------------------------------------------------------------------------------------
 
-    def _place_near(
-        self, gang: _Gang, needs: tuple[Need, ...], mask: Mask | None, policy: TopologyRequest | None
-    ) -> list[DraftSeat] | None:
+    def _place_near(self, gang: _Gang, needs: tuple[Need, ...], mask: Mask | None) -> list[DraftSeat] | None:
         """In one cluster, which the mask is taken to leave."""
-        near = nearness(needs[0].ask.gang, policy)
+        near = nearness(needs[0].ask.gang)
         if len(needs) == 1:
-            own = nearness(needs[0].ask.role.topology, needs[0].ask.gang, policy)
+            own = nearness(needs[0].ask.role.topology, needs[0].ask.gang)
             plan = _RolePlan(needs[0], Nearness(arrangement=own.arrangement))
             return self._search(gang, [plan], within(own, near), mask, self._shared_out)
         rooms = self._rooms(needs, mask)
@@ -432,9 +420,9 @@ class Packer:
         return inside if mask is None else inside & mask
 
 
-def cares(needs: tuple[Need, ...], policy: TopologyRequest | None = None) -> bool:
+def cares(needs: tuple[Need, ...]) -> bool:
     """Whether it matters to a gang where its members are."""
-    return policy is not None or any(need.ask.gang is not None or need.ask.role.topology is not None for need in needs)
+    return any(need.ask.gang is not None or need.ask.role.topology is not None for need in needs)
 
 
 def _arranged(near: Nearness) -> TopologyRequest:
