@@ -137,7 +137,6 @@ class CaseDocument(Model):
     """An expression of the value that is expected."""
     output_value: Node | None = None
     """The value that is expected, as it is."""
-    wants_nothing: bool = False
     explanation: Expression | None = None
     at: Place
 
@@ -376,7 +375,6 @@ class Reader:
             input=tuple(inputs),
             output=None if wants_nothing or expression is None else self._expression(expression),
             output_value=value,
-            wants_nothing=wants_nothing,
             explanation=self._expression(explanation) if explanation else None,
             at=self._at(node),
         )
