@@ -490,8 +490,8 @@ class CycleDecided(Event):
     waiting: dict[str, int] = Field(default_factory=dict)
     """Jobs that are neither running nor ended, by reason."""
     reask_ms: Millis | None = None
-    """When a cycle is due by time alone, because a rule that looks at the time kept a job at home or a budget's window
-    will turn."""
+    """When a cycle is due by time alone: a rule that looks at the time kept a job at home, a budget's window will turn,
+    or victims are to be looked for again."""
     searched_ms: Millis | None = None
     """When victims were last looked for on behalf of everybody; ``None`` if that has not been since the last time."""
     faults: tuple[str, ...] = ()

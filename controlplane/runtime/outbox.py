@@ -1,4 +1,4 @@
-"""The outbox is a cursor over the log, one per cluster: what was decided is delivered, in order, at least once.
+"""The outbox is a cursor over the log: what was decided is delivered to the cluster it is for, in order, at least once.
 
 There is no queue beside the log. A cursor that is lost starts again at the beginning, and agents do not mind.
 """

@@ -2,8 +2,8 @@
 
 The agenda belongs to one set of rules. It keeps, for every queue, its waiting jobs in groups of one
 :class:`~controlplane.scheduler.state.JobClass` each, sorted by the ordering rule and then by id; the nodes as one
-column of kinds, in the order of their names; and for every need what it knows about kinds. ``decide`` reads it through
-a cursor and leaves it as it was, so that deciding twice gives the same.
+column of kinds, in the order of their names; and for every need what it knows about kinds. ``decide`` puts the nodes
+back as they were and otherwise only adds what any cycle would find again, so that deciding twice gives the same.
 """
 
 from __future__ import annotations

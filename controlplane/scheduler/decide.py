@@ -165,6 +165,8 @@ class _Cycle:
         self._newcomers: list[tuple[Job, LeaseGranted]] = []
         """Elastic gangs that this cycle placed."""
         self._requeued = 0
+        self._waiting: dict[str, int] = {}
+        """By the reason's slug, with "requeued" besides: how many jobs wait, as the cycle's record says it."""
         self._renting: frozenset[int] = frozenset()
         """Jobs for which nodes are on their way; asked for membership only."""
 
@@ -360,7 +362,7 @@ class _Cycle:
     # --- 4 -----------------------------------------------------------------------------------------------------------
 
     def place(self) -> None:
-        """Place all that can be placed, in the order of the rules; first what was promised."""
+        """Place all that can be placed, in the order of the rules; first those for whom nodes were rented."""
         for request in self._state.requests.values():
             if request.is_held and request.phase is RequestPhase.PROVIDED:
                 self._place_on_rent(request.held_for, request.id)
@@ -806,7 +808,6 @@ class _Cycle:
 
     def record_waiting(self) -> None:
         """Say for each group that still waits why, where that has changed."""
-        self._waiting: dict[str, int] = {}
         apart = self._set_apart()
         for group, refusal in self._refused:
             others = {job.id for part in apart.get(group.cls.index, ()) for job in part}

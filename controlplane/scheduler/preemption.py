@@ -227,7 +227,7 @@ class Preemption:
             return self._state.leases.values()
         if SURPLUS in scopes and self._state.elastic:
             return self._state.leases.values()
-        if not ("queue" in scopes or "reclaim" in scopes):
+        if not ("queue" in scopes or RECLAIM in scopes):
             return ()
         if self._by_queue is None:
             self._by_queue = {}

@@ -87,9 +87,7 @@ class Reservations:
         self.made.append(Reserved(job, known.start_ms, rows, known.rule))
         return True
 
-    def reserve(
-        self, job: Job, needs: tuple[Need, ...], queue: QueueNode, mask: Mask | None, rule: str | None
-    ) -> Reserved | None:
+    def reserve(self, job: Job, needs: tuple[Need, ...], queue: QueueNode, mask: Mask | None, rule: str | None) -> None:
         """The earliest start of the job, if it can be seen at all, from now on kept free for it."""
         occupants = self._by_end()
         self._keeps_books = any(key[0] != ANY_FLAVOR for key in queue.limited)
@@ -112,7 +110,6 @@ class Reservations:
             found.rows = kept
         if found is not None:
             self.made.append(found)
-        return found
 
     def _earliest(
         self,

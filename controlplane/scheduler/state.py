@@ -343,7 +343,7 @@ class State:
         self.now_ms = 0
         self.cycle = 0
         self.reask_ms: int | None = None
-        """When the rules about bursting are to be asked again, though nothing else happens."""
+        """When offers are to be asked, or victims looked for, again, though nothing else happens."""
         self.policy_digest = ""
         self.policy_name = ""
         self.policy_files: dict[str, str] = {}
@@ -389,7 +389,7 @@ class State:
         self.returned: list[Job] = []
         """Whose lease ended without success since the last cycle, in order."""
         self.stranded: list[Lease] = []
-        """Leases with a member on a lost node, in order."""
+        """Leases that must end: a member is on a lost node, or on one that has no room for it any more; in order."""
         self._tie()
         self.is_requeued = False
         """Whether the last cycle put jobs back into their queues."""
