@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -35,6 +35,20 @@ class Tidegate(TyperGroup):
         sys.exit(exit_code_of(answer))
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        from controlplane.domain.version import CORE
+
+        try:
+            installed = version("tidegate")
+        except PackageNotFoundError:
+            installed = "(not installed)"
+        print(f"tidegate {installed}, core {CORE}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     cls=Tidegate,
     name="tidegate",
@@ -48,6 +62,16 @@ app = typer.Typer(
 _log = typer.Typer(help="Verify, copy and follow a log.")
 _db = typer.Typer(help="The schema of a log's database.")
 _policy = typer.Typer(help="Check and test rule files.")
+
+
+@app.callback()
+def _tidegate(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
+    """A scheduling control plane for GPU work at home and in the cloud. Every decision can be replayed."""
+
 
 app.command("simulate")(simulations.simulate)
 app.command("why")(audits.why)

@@ -46,7 +46,8 @@ def replay(
 
         done = "Verified" if verify else "Replayed"
         what = f"{plural(report.events, 'event')}, {plural(report.cycles, 'cycle')}"
-        print(f"{done}: {what} in {wall_s:.1f} s; position {report.position}, digest {report.digest}\n")
+        print(f"{done}: {what} in {wall_s:.1f} s, up to position {report.position:,}")
+        print(f"Digest       {report.digest}\n")
         print_figures(report.figures)
     return DONE if report.ok else NO
 

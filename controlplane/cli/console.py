@@ -7,9 +7,9 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,8 +27,11 @@ LEGIBLE = 8
 READABLE = 108
 """Columns that a sentence takes at most."""
 
-Report = Callable[[int, int], None]
-"""(done, in all)."""
+
+class Report(Protocol):
+    """So much of so much is done; a note beside it says what else may be told."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None: ...
 
 
 def print_json(answer: Mapping[str, object]) -> None:
@@ -128,14 +131,14 @@ class _Bar:
         self._begun = time.monotonic()
         self._shown: tuple[Progress, TaskID] | None = None
 
-    def show(self, done: int, total: int) -> None:
-        """So much of so much is done."""
+    def show(self, done: int, total: int, note: str = "") -> None:
+        """See :class:`Report`."""
         if self._shown is None:
             if time.monotonic() - self._begun < PATIENCE_S:
                 return
             self._shown = self._open()
         bar, task = self._shown
-        bar.update(task, completed=done, total=total)
+        bar.update(task, completed=done, total=total, description=f"{self._what} {note}".rstrip())
 
     def _open(self) -> tuple[Progress, TaskID]:
         from rich.console import Console

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +13,16 @@ import typer
 from controlplane.cli.console import print_json, print_table, progress
 from controlplane.cli.faults import DONE, WrongUse, refusal
 from controlplane.cli.options import Json, LogUrl
-from controlplane.cli.words import command, money, plural, span
+from controlplane.cli.words import command, instant, money, plural, span
 
 if TYPE_CHECKING:
     from controlplane.policy.bundle import Bundle
+    from controlplane.scheduler.state import BudgetAccount, Counts
     from controlplane.simulate.simulation import Outcomes, Simulation
     from controlplane.simulate.world import World
+
+WINDOWS = 5
+"""So many windows of a budget are told one by one."""
 
 
 def simulate(
@@ -60,6 +64,8 @@ class _Run:
     log: str
     outcomes: Outcomes
     policy: dict[str, object]
+    course: _Course
+    budgets: tuple[BudgetAccount, ...]
     wall_s: float
 
     @property
@@ -79,19 +85,55 @@ class _Run:
             **self.outcomes.figures,
             "policy": self.policy,
             "virtual_s": self.outcomes.virtual_ms / 1_000,
+            "last_submitted_s": self.course.submitted_ms / 1_000,
+            "last_ended_s": self.course.ended_ms / 1_000,
+            "budgets": [_budget_dict(account) for account in self.budgets],
             "wall_s": round(self.wall_s, 3),
             "jobs_per_s": self.jobs_per_s,
         }
 
     def tell(self) -> None:
         """What happened, and what to try next."""
-        virtual = span(self.outcomes.virtual_ms)
-        print(f"{self.world.name}: {virtual} in {self.wall_s:.1f} s ({self.jobs_per_s:,.0f} jobs per second)\n")
-        print_figures(self.outcomes.figures)
+        print(f"{self.world.name}: {self._simulated()}.")
+        print(f"Simulated in {self.wall_s:.1f} s ({self.jobs_per_s:,.0f} jobs per second).\n")
+        print_figures(self.outcomes.figures, [_budget_words(account) for account in self.budgets])
         asked, evaluated = self.policy["asked"], self.policy["evaluated"]
         print(f"Policy       {self.policy['name']}: asked {asked:,} times, evaluated {evaluated:,} times")
-        print(f"Log          {self.log}, position {self.outcomes.position}, digest {self.outcomes.digest}")
+        print(f"Log          {self.log}, position {self.outcomes.position:,}")
+        print(f"Digest       {self.outcomes.digest}")
         print_next(self.log, self.outcomes.figures)
+
+    def _simulated(self) -> str:
+        """How much of virtual time there was, and of what."""
+        jobs = _ints(self.outcomes.figures, "jobs")
+        if not jobs["submitted"]:
+            return "nothing was submitted"
+        left = jobs["running"] + jobs["waiting"]
+        submitted = f"{span(self.course.submitted_ms)} of submissions"
+        if left:
+            after_ms = self.outcomes.virtual_ms - self.course.submitted_ms
+            return f"{submitted}; {plural(left, 'job')} had not ended when the run did, {span(after_ms)} later"
+        return f"{submitted}; the last job ended {span(self.course.ended_ms - self.course.submitted_ms)} later"
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far a run has come: instants of virtual time, in milliseconds."""
+
+    arrived: int = 0
+    ended: int = 0
+    submitted_ms: int = 0
+    """When the last job was submitted."""
+    ended_ms: int = 0
+    """When the last job ended."""
+
+    def note(self, arrived: int, counts: Counts, now_ms: int) -> None:
+        """What is so at an instant."""
+        ended = counts.finished + counts.failed + counts.cancelled + counts.expired + counts.refused
+        if arrived > self.arrived:
+            self.arrived, self.submitted_ms = arrived, now_ms
+        if ended > self.ended:
+            self.ended, self.ended_ms = ended, now_ms
 
 
 def _run(world: World, world_file: Path, bundle: Bundle, log: str, *, quiet: bool) -> _Run:
@@ -101,9 +143,39 @@ def _run(world: World, world_file: Path, bundle: Bundle, log: str, *, quiet: boo
     begun = time.perf_counter()
     with new_log(log) as written, progress("simulating", quiet=quiet) as show:
         simulation = Simulation(world, world_file, bundle, written)
-        outcomes = simulation.run(None if show is None else lambda arrived, jobs, _: show(arrived, jobs))
+        course = _Course()
+
+        def follow(arrived: int, jobs: int, now_ms: int) -> None:
+            course.note(arrived, simulation.plane.state.counts, now_ms)
+            if show is not None:
+                show(course.ended, jobs, f"{instant(now_ms)}, jobs ended")
+
+        outcomes = simulation.run(follow)
         simulation.plane.save_snapshot()
-    return _Run(world, log, outcomes, _policy_figures(simulation, bundle), time.perf_counter() - begun)
+        budgets = tuple(simulation.plane.state.budgets.values())
+    wall_s = time.perf_counter() - begun
+    return _Run(world, log, outcomes, _policy_figures(simulation, bundle), course, budgets, wall_s)
+
+
+def _budget_dict(account: BudgetAccount) -> dict[str, object]:
+    spec = account.spec
+    return {
+        "budget": spec.name,
+        "limit_micro_usd": spec.limit_micro_usd,
+        "window_ms": spec.window_ms,
+        "spent_micro_usd": {str(window): spent for window, spent in sorted(account.settled.items()) if spent},
+    }
+
+
+def _budget_words(account: BudgetAccount) -> str:
+    """What a budget allows and what was spent of it, window by window."""
+    spec = account.spec
+    spent = [money(amount) for _, amount in sorted(account.settled.items()) if amount]
+    more = f" and {len(spent) - WINDOWS} more windows" if len(spent) > WINDOWS else ""
+    listed = ", then ".join(spent[:WINDOWS]) + more
+        f" and {len(spent) - WINDOWS} more windows" if len(spent) > WINDOWS else ""
+    )
+    return f"{spec.name}: {money(spec.limit_micro_usd)} for every {span(spec.window_ms)}; spent {listed or 'nothing'}"
 
 
 def _policy_figures(simulation: Simulation, bundle: Bundle) -> dict[str, object]:
@@ -141,11 +213,16 @@ def _bundle(world: World, world_file: Path, policies: Path | None) -> Bundle:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def print_figures(figures: Mapping[str, object]) -> None:
-    """Figures of a log, as :class:`controlplane.audit.figures.Figures` sums them up."""
+def print_figures(figures: Mapping[str, object], budgets: Sequence[str] = ()) -> None:
+    """Figures of a log, as :class:`controlplane.audit.figures.Figures` sums them up; budgets beside what was spent."""
     jobs = _ints(figures, "jobs")
     ends = ", ".join(f"{count:,} {outcome}" for outcome, count in jobs.items() if outcome != "submitted" and count)
     print(f"Jobs         {jobs['submitted']:,} submitted{': ' if ends else ''}{ends}")
+    if jobs["failed"]:
+        from controlplane.domain.workloads import JobSpec
+
+        starts = JobSpec.model_fields["max_attempts"].default
+        print(f"             failed: ended in an error, after up to {starts} attempts (unless a job says otherwise)")
     utilisation = figures["utilisation"]
     assert isinstance(utilisation, dict)
     print(f"Utilisation  {utilisation['home']:.1%} of the GPUs at home, {utilisation['cloud']:.1%} of those rented")
@@ -154,6 +231,8 @@ def print_figures(figures: Mapping[str, object]) -> None:
         f"Burst        {burst['gpu_hours']:,.1f} GPU hours used of {burst['rented_gpu_hours']:,.1f} rented "
         f"for {money(burst['micro_usd'])}, in {plural(burst['requests'], 'request')}"
     )
+    for budget in budgets:
+        print(f"Budget       {budget}")
     print(
         f"Decisions    {figures['decisions']:,} in {figures['events']:,} events: "
         f"{figures['placements']:,} placements, {figures['preemptions']:,} preemptions"

@@ -169,6 +169,7 @@ def test_a_bar_is_shown_on_a_terminal_and_never_with_json(tmp_path: Path, more: 
         assert program.wait(60) == 0
     os.close(master)
     assert (b"simulating" in shown) is is_shown
+    assert (b", jobs ended" in shown) is is_shown
     assert is_shown or shown == b""
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.cli.conftest import Tidegate
-from tests.cli.worlds import POLICIES, generated_jobs, many_jobs, part, write_world
+from tests.cli.worlds import POLICIES, generated_jobs, many_jobs, part, small_world, write_world
 
 KEYS = {
     "ok", "world", "seed", "log", "digest", "position", "events", "decisions", "jobs", "placements", "preemptions",
@@ -50,8 +52,37 @@ def test_people_are_told_what_happened(tidegate: Tidegate, tmp_path: Path) -> No
     said = tidegate("simulate", write_world(tmp_path), "--log", tmp_path / "a.db")
     assert (said.code, said.err) == (0, "")
     assert "15 submitted: 12 finished, 1 failed, 1 expired, 1 refused" in said.out
-    for word in ("Utilisation", "Burst", "Decisions", "digest", "p50", "p90", "max", "research", "product", "$"):
+    assert "failed: ended in an error, after up to 3 attempts" in said.out
+    assert re.search(r"^small: 7 min \d\d s of submissions; the last job ended .+ later\.$", said.out, re.MULTILINE)
+    assert re.search(
+        r"for \$\d+\.\d\d, in \d+ requests?\nBudget       day: \$10,000.00 for every 1 d 00 h; spent \$", said.out
+    )
+    assert max(len(line) for line in said.out.splitlines() if str(tmp_path) not in line) < 110
+    for word in ("Utilisation", "Burst", "Decisions", "Digest", "p50", "p90", "max", "research", "product", "$"):
         assert word in said.out
+
+
+def test_money_is_told_window_by_window(tidegate: Tidegate, tmp_path: Path) -> None:
+    answer = tidegate("simulate", write_world(tmp_path), "--log", tmp_path / "a.db", "--json").answer()
+    [budget] = cast("list[dict[str, object]]", answer["budgets"])
+    spent = cast("dict[str, int]", budget["spent_micro_usd"])
+    assert sum(spent.values()) == part(answer, "burst")["micro_usd"]
+    assert 0 < cast("float", answer["last_submitted_s"]) < cast("float", answer["last_ended_s"])
+    assert cast("float", answer["last_ended_s"]) <= cast("float", answer["virtual_s"])
+
+
+def test_jobs_that_have_not_ended_are_counted(tidegate: Tidegate, tmp_path: Path) -> None:
+    world = {**small_world(), "until_ms": 600_000}
+    said = tidegate("simulate", write_world(tmp_path, world), "--log", tmp_path / "a.db").out
+    assert re.match(
+        r"small: 7 min \d\d s of submissions; \d+ jobs had not ended when the run did, 2 min \d\d s later", said
+    )
+
+
+def test_the_version_is_told(tidegate: Tidegate) -> None:
+    said = tidegate("--version")
+    assert (said.code, said.err) == (0, "")
+    assert re.fullmatch(r"tidegate \S+, core \d+\n", said.out)
 
 
 def test_the_three_next_commands_work_as_printed(tidegate: Tidegate, tmp_path: Path) -> None:
