@@ -173,8 +173,6 @@ def _budget_words(account: BudgetAccount) -> str:
     spent = [money(amount) for _, amount in sorted(account.settled.items()) if amount]
     more = f" and {len(spent) - WINDOWS} more windows" if len(spent) > WINDOWS else ""
     listed = ", then ".join(spent[:WINDOWS]) + more
-        f" and {len(spent) - WINDOWS} more windows" if len(spent) > WINDOWS else ""
-    )
     return f"{spec.name}: {money(spec.limit_micro_usd)} for every {span(spec.window_ms)}; spent {listed or 'nothing'}"
 
 
