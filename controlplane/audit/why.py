@@ -137,8 +137,10 @@ class Account:
             return [] if is_waiting else ["The first cycle that saw it placed it."]
         if self.watch.is_granted:
             return tell(self.watch)
+        if self.watch.refusal is None and self.phase in _STARTED_NEVER:
+            return []  # no cycle placed or refused it for now: what happened to it says all
         if is_waiting:
-            again = "It waits again: its first wait was that long. " if self.started_ms is not None else ""
+            again = "It waits again, since its last start has ended. " if self.started_ms is not None else ""
             return [f"{again}What the cycle of {where} says:", *tell(self.watch)]
         return [f"Why it waited: the last cycle that refused it for this, at {where}, says:", *tell(self.watch)]
 

@@ -171,6 +171,13 @@ def test_a_job_that_did_not_wait_is_told_so(tidegate: Tidegate, finished_day: Pa
     assert "The first cycle that saw it placed it." in cast("list[str]", answer["answer"])
 
 
+def test_of_a_job_that_was_turned_away_only_that_is_told(tidegate: Tidegate, finished_day: Path) -> None:
+    told = tidegate("why", "stray", "--log", finished_day).out
+    assert "never started" in told
+    assert "refused: unknown-queue: there is no queue 'nowhere'" in told
+    assert "What the cycle" not in told
+
+
 def test_waiting_again_after_a_failure_is_not_the_wait_for_a_start(tidegate: Tidegate, tmp_path: Path) -> None:
     world = small_world()
     role = {"gpus": 4, "cpu_milli": 1_000}
