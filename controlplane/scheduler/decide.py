@@ -721,16 +721,7 @@ class _Cycle:
         if len(job.cls.asks) > 1:
             order = {ask.role.name: at for at, ask in enumerate(job.cls.asks)}
             seats = sorted(seats, key=lambda seat: (order[seat.need.ask.role.name], seat.ordinal))
-        return tuple(
-            Member(
-                role=seat.need.ask.role.name,
-                ordinal=seat.ordinal,
-                node=names[seat.row],
-                gpus=gpus_of(seat.gpus),
-                slices=slices_of(seat.gpus),
-            )
-            for seat in seats
-        )
+        return tuple(seat.member(names) for seat in seats)
 
     # --- 8 -----------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controlplane.domain.events import Member
+from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.quantities import MAX_AMOUNT, ceil_div, share_ppb
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.facts import HomeFacts, QueueFacts
@@ -27,6 +29,16 @@ class DraftSeat:
     kind_before: int
     gpus: tuple[int, ...]
     flavor: str
+
+    def member(self, names: list[str]) -> Member:
+        """The member as an event says it; ``names`` are those of the nodes, by row."""
+        return Member(
+            role=self.need.ask.role.name,
+            ordinal=self.ordinal,
+            node=names[self.row],
+            gpus=gpus_of(self.gpus),
+            slices=slices_of(self.gpus),
+        )
 
 
 class Draft:

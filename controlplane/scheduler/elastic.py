@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controlplane.domain.events import LeaseGranted, LeaseGrown, Member
-from controlplane.domain.mig import gpus_of, slices_of
+from controlplane.domain.events import LeaseGranted, LeaseGrown
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.agenda import Agenda, Order
 from controlplane.scheduler.draft import Draft, DraftSeat
@@ -173,16 +172,7 @@ class Growth:
         return LeaseGrown(
             lease=one.lease,
             revision=one.revision + 1,
-            members=tuple(
-                Member(
-                    role=seat.need.ask.role.name,
-                    ordinal=seat.ordinal,
-                    node=self._agenda.names[seat.row],
-                    gpus=gpus_of(seat.gpus),
-                    slices=slices_of(seat.gpus),
-                )
-                for seat in one.added
-            ),
+            members=tuple(seat.member(self._agenda.names) for seat in one.added),
             rule=first.need.rule(first.kind_before),
         )
 
