@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from controlplane.scheduler.draft import Draft
 
 Order = tuple[int, ...]
+Kept = tuple[tuple[int, ...], tuple[tuple[int, int | None, tuple[int, ...]], ...]]
+"""Jobs to which room is promised, and reservations as (job, start, rows)."""
 _WAITS = (Phase.SUBMITTED, Phase.WAITING)
 
 
@@ -61,6 +63,8 @@ class Group:
     """``State.freed`` when the head was last refused."""
     _refused_by: int = -1
     """The position of the tick whose cycle refused it."""
+    _kept: Kept = ((), ())
+    """What was kept from it then for others."""
     _refusal: Refusal | None = None
 
     def take_in(self, entry: Entry) -> None:
@@ -77,15 +81,18 @@ class Group:
         self.behind.head()
         return self.behind.live()
 
-    def remember(self, state: State, refusal: Refusal) -> None:
-        """This cycle found no room for the group."""
-        self._refused_at, self._refused_by, self._refusal = state.freed, state.position, refusal
+    def remember(self, state: State, kept: Kept, refusal: Refusal) -> None:
+        """This cycle found no room for the group beside what it keeps for others."""
+        self._refused_at, self._refused_by = state.freed, state.position
+        self._kept, self._refusal = kept, refusal
 
-    def refusal_at(self, state: State) -> Refusal | None:
-        """The verdict of an earlier cycle, if it still stands. What a cycle finds in the middle of its work stands only
-        once its decisions are folded: deciding again from the same tick starts with the room as it was."""
+    def refusal_at(self, state: State, kept: Kept) -> Refusal | None:
+        """The verdict of an earlier cycle, if it still stands: nothing was freed, and the same is kept for others (a
+        holder that goes in this very cycle frees nothing before its decisions are folded). What a cycle finds in the
+        middle of its work stands only once its decisions are folded: deciding again from the same tick starts with the
+        room as it was."""
         is_standing = self._refused_at == state.freed and self._refused_by != state.position
-        return self._refusal if is_standing else None
+        return self._refusal if is_standing and self._kept == kept else None
 
     def live(self) -> Iterator[Entry]:
         """Entries of jobs that wait, in order."""

@@ -507,12 +507,13 @@ class _Cycle:
         return refusal
 
     def _room_refusal(self, job: Job, queue: QueueNode, group: Group, needs: tuple[Need, ...]) -> Refusal | None:
-        remembered = group.refusal_at(self._state)
+        kept = (tuple(sorted(self._promised)), self._reservations.kept())
+        remembered = group.refusal_at(self._state, kept)
         if remembered is not None:
             return remembered
         refusal = self._does_not_fit(job, queue, needs)
         if refusal is not None and self._agenda.is_lasting(needs):
-            group.remember(self._state, refusal)
+            group.remember(self._state, kept, refusal)
         return refusal
 
     def _does_not_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...]) -> Refusal | None:

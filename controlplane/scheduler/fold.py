@@ -190,7 +190,7 @@ def _forget(state: State, job: Job) -> None:
         _count_pending(state, job, -1)
     job.phase = Phase.RETURNED
     del state.jobs[job.id]
-    if state.promises.pop(job.id, None) is not None or state.reservations.pop(job.id, None) is not None:
+    if _let_go_of_room(state, job.id):
         state.freed += 1
     for request in state.requests.values():
         if request.held_for == job.id:
@@ -225,7 +225,7 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     state.leases[lease.id] = lease
     if job.cls.is_elastic:
         state.elastic[lease.id] = lease
-    if state.promises.pop(job.id, None) is not None or state.reservations.pop(job.id, None) is not None:
+    if _let_go_of_room(state, job.id):
         state.freed += 1
     state.counts.placements += 1
     if job.array is not None:
@@ -242,6 +242,12 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     for request in state.requests.values():
         if request.held_for == job.id:
             _release_hold(state, request)
+
+
+def _let_go_of_room(state: State, job: int) -> bool:
+    """Nothing is held for the job any more; whether anything was."""
+    promise, reservation = state.promises.pop(job, None), state.reservations.pop(job, None)
+    return promise is not None or reservation is not None
 
 
 def _seats(state: State, job: Job, members: tuple[Member, ...]) -> tuple[Seat, ...]:

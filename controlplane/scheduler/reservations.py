@@ -76,6 +76,10 @@ class Reservations:
             mask[reserved.rows] = False
         return mask
 
+    def kept(self) -> tuple[tuple[int, int | None, tuple[int, ...]], ...]:
+        """What is reserved so far: (job, start, rows)."""
+        return tuple((reserved.job, reserved.start_ms, tuple(reserved.rows)) for reserved in self.made)
+
     def keep(self, job: int) -> bool:
         """Take over the reservation that the job has, if its nodes are there and its start is to come."""
         known = self._state.reservations.get(job)

@@ -67,6 +67,7 @@ def test_pods_that_ask_for_the_same_share_their_roles(data_dir: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.bench
 def test_reading_the_default_list_is_quick(data_dir: Path) -> None:
     best_s = 9.0
     for _ in range(5):
