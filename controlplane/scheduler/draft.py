@@ -70,9 +70,11 @@ class Draft:
         self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), 1)
 
     def stand_up(self, queue: QueueNode, seats: list[DraftSeat]) -> None:
-        """Undo :meth:`sit` for the members of a gang that did not fit as a whole, last first."""
+        """Undo :meth:`sit` for the members of a gang, last first. Others may have come and gone on their nodes: what the
+        members took is given back, and what they found is not put back."""
         for seat in reversed(seats):
-            self._put(seat.row, seat.kind_before)
+            now = int(self.column.kinds[seat.row])
+            self._put(seat.row, self._kinds.give_back(now, seat.need.ask.amounts, seat.gpus))
             self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), -1)
 
     def _use(self, queue: QueueNode, flavor: str, ask: Ask, sign: int, *, is_promised: bool = False) -> None:

@@ -201,6 +201,25 @@ def test_two_entitlements_do_not_take_turns() -> None:
     assert evicted == 1
 
 
+def test_a_spared_victim_keeps_its_room() -> None:
+    """The search takes the small gang out, finds that it is not in the way, and puts it back: a newcomer of the same
+    cycle gets the GPU that is really free."""
+    core = preempting("queue")
+    core.home(a=gpus(8))
+    core.queue("team")
+    large = core.submit(job(6))
+    core.cycle()
+    small = core.submit(job(1))
+    core.cycle(1)
+    core.submit(job(6, priority=9))
+    newcomer = core.submit(job(1, priority=-1))
+    core.cycle(MINUTE)
+    assert revoked(core) == [f"j{large}.1"]
+    held = core.state.leases[core.lease_of(small)].seats[0].gpus
+    assert core.placed() == [newcomer]
+    assert core.state.leases[core.lease_of(newcomer)].seats[0].gpus != held
+
+
 def test_weight_zero_never_wins() -> None:
     """D9: a queue without weight takes nothing back from one that has some."""
     core = preempting("fair-share")
