@@ -70,8 +70,8 @@ class Draft:
         self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), 1)
 
     def stand_up(self, queue: QueueNode, seats: list[DraftSeat]) -> None:
-        """Undo :meth:`sit` for the members of a gang, last first. Others may have come and gone on their nodes: what the
-        members took is given back, and what they found is not put back."""
+        """Undo :meth:`sit` for the members of a gang, last first. Others may have come and gone on their nodes: what
+        the members took is given back, and what they found is not put back."""
         for seat in reversed(seats):
             now = int(self.column.kinds[seat.row])
             self._put(seat.row, self._kinds.give_back(now, seat.need.ask.amounts, seat.gpus))
