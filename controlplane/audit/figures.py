@@ -84,7 +84,11 @@ class Figures:
                     self._first_ms = event.submitted_ms
             case LeaseGranted():
                 self._granted(state, event)
-            case LeaseGrown() | LeaseObserved():
+            case LeaseObserved():
+                # What held until then held until then, whenever the next cycle is.
+                self._pass_time(event.observed_ms)
+                self._changed(state, event.lease)
+            case LeaseGrown():
                 self._changed(state, event.lease)
             case NodeObserved():
                 self._node(state, event)
@@ -93,6 +97,7 @@ class Figures:
             case CapacityRequested():
                 self.requests += 1
             case CapacityObserved(phase=CapacityPhase.RELEASED | CapacityPhase.FAILED):
+                self._pass_time(event.observed_ms)
                 self.charged_micro_usd += event.charged_micro_usd
             case LeaseRevoked(cause="preempted" | "reclaimed"):
                 self.preemptions += 1

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from controlplane.audit.figures import Figures
 from controlplane.domain.codec import MalformedEvent, decode
-from controlplane.domain.events import Author, CycleDecided, Event, Ticked
+from controlplane.domain.events import Author, CycleDecided, Event, PolicyActivated, Ticked
 from controlplane.domain.version import CORE
-from controlplane.eventlog.port import EMPTY, EventLog, LogDamaged, Record
+from controlplane.eventlog.port import EMPTY, Entry, EventLog, LogDamaged, Record
 from controlplane.eventlog.verify import verify_chain
+from controlplane.policy.bundle import digest_of
 from controlplane.policy.problems import BundleRefused
 from controlplane.runtime.batch import rare_collection
+from controlplane.runtime.entries import SCHEDULER, entry_of
 from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.decide import Decision, decide
 from controlplane.scheduler.fold import apply
@@ -127,10 +129,14 @@ class _Replay:
         self._rulebook = Rulebook()
         self._expected: list[Decision] = []
         """What the last tick's cycle decides and the log has not shown yet, last first."""
+        self._tick = 0
+        """The position of the last tick."""
 
     def take(self, record: Record) -> None:
         """One more record of the log."""
         event = self._event(record)
+        if self._verify:
+            self._check_input(record, event)
         try:
             apply(self._state, record.position, event)
         except (KeyError, ValueError, AssertionError, IndexError) as error:
@@ -141,7 +147,19 @@ class _Replay:
         self.report.events += 1
         self.report.position, self.report.digest = record.position, record.digest
         if isinstance(event, Ticked) and self._verify:
+            self._tick = record.position
             self._decide(record)
+
+    def _check_input(self, record: Record, event: Event) -> None:
+        """What no writer of ours could have appended, though the chain is sound."""
+        if isinstance(event, Ticked) and event.now_ms < self._state.now_ms:
+            what = f"the clock goes back, from {self._state.now_ms} to {event.now_ms}"
+            raise _Diverged(Divergence(record.position, what))
+        if isinstance(event, PolicyActivated):
+            digest = digest_of(event.files)
+            if digest != event.digest:
+                what = "the digest of the policy is not that of its text"
+                raise _Diverged(Divergence(record.position, what, digest, event.digest))
 
     def _event(self, record: Record) -> Event:
         """The event of a record; of a decision that is as expected, without decoding it again."""
@@ -166,6 +184,13 @@ class _Replay:
         expected = self._expected.pop()
         if record.type != expected.event.TYPE or record.payload != expected.payload:
             raise _Diverged(self._difference(record, expected))
+        entry = entry_of(expected.event, SCHEDULER, self._state.now_ms, self._tick, expected.payload)
+        got = Entry(*(getattr(record, name) for name in Entry._fields))
+        if got != entry:
+            wrong = [name for name in Entry._fields if getattr(got, name) != getattr(entry, name)]
+            columns = ", ".join(wrong)
+            shown = [str({name: getattr(of, name) for name in wrong}) for of in (entry, got)]
+            raise _Diverged(Divergence(record.position, f"{record.type} has a wrong {columns}", *shown))
         self.report.decisions += 1
         if isinstance(expected.event, CycleDecided):
             self.report.cycles += 1

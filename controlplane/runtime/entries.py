@@ -24,6 +24,9 @@ from controlplane.domain.events import (
 )
 from controlplane.eventlog.port import Entry
 
+SCHEDULER = "scheduler"
+"""Who decides, in every log."""
+
 
 def entry_of(
     event: Event, actor: str, now_ms: int, causation: int | None = None, payload: bytes | None = None

@@ -14,7 +14,7 @@ from controlplane.domain.events import Event, PolicyActivated, Ticked
 from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EMPTY, Entry, EventLog, Head, LogUnavailable, Snapshot
 from controlplane.policy.rules import BundleRules
-from controlplane.runtime.entries import entry_of
+from controlplane.runtime.entries import SCHEDULER, entry_of
 from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.decide import decide
 from controlplane.scheduler.fold import apply
@@ -91,7 +91,7 @@ class ControlPlane:
         batch.append((entry_of(tick, "clock", tick.now_ms), position, tick))
         decisions = decide(self.state, self._rulebook.active(self.state)).decisions
         for decision in decisions:
-            entry = entry_of(decision.event, "scheduler", tick.now_ms, position, decision.payload)
+            entry = entry_of(decision.event, SCHEDULER, tick.now_ms, position, decision.payload)
             batch.append((entry, self._fold(decision.event), decision.event))
         check_touched(self.state, [decision.event for decision in decisions])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.audit.replay import Divergence, replay
-from controlplane.domain.events import CycleDecided, LeaseObserved
+from controlplane.domain.events import CycleDecided, LeaseObserved, PolicyActivated, Ticked
 from controlplane.domain.version import CORE
 from controlplane.eventlog.file import FileLog
 from controlplane.eventlog.port import Record
@@ -137,9 +137,35 @@ def cycle_claims_another_policy(records: list[Record]) -> tuple[int, list[Record
     return records[at].position, [*records[:at], records[at]._replace(payload=payload), *records[at + 1 :]]
 
 
+def decision_with(**columns: str | int) -> Tampering:
+    def forged(records: list[Record]) -> tuple[int, list[Record]]:
+        at = with_edited_decision(records)[0] - 1
+        return records[at].position, [*records[:at], records[at]._replace(**columns), *records[at + 1 :]]
+
+    forged.__name__ = "decision_with_" + "_".join(columns)
+    return forged
+
+
+def clock_that_goes_back(records: list[Record]) -> tuple[int, list[Record]]:
+    at = [at for at, record in enumerate(records) if record.type == Ticked.TYPE][3]
+    return records[at].position, [*records[:at], records[at]._replace(payload=b'{"now_ms":0}'), *records[at + 1 :]]
+
+
+def policy_under_another_digest(records: list[Record]) -> tuple[int, list[Record]]:
+    at = next(at for at, record in enumerate(records) if record.type == PolicyActivated.TYPE)
+    payload = re.sub(rb'"digest":"[0-9a-f]{64}"', b'"digest":"' + b"0" * 64 + b'"', records[at].payload)
+    return records[at].position, [*records[:at], records[at]._replace(payload=payload), *records[at + 1 :]]
+
+
 @pytest.mark.parametrize(
     "tampering",
     [
+        decision_with(actor="mallory"),
+        decision_with(recorded_at_ms=1),
+        decision_with(causation=1),
+        decision_with(correlation="j1"),
+        clock_that_goes_back,
+        policy_under_another_digest,
         with_edited_decision,
         decision_dropped,
         decision_repeated,
