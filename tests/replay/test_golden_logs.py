@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,7 +138,7 @@ def cycle_claims_another_policy(records: list[Record]) -> tuple[int, list[Record
     return records[at].position, [*records[:at], records[at]._replace(payload=payload), *records[at + 1 :]]
 
 
-def decision_with(**columns: str | int) -> Tampering:
+def decision_with(**columns: Any) -> Tampering:
     def forged(records: list[Record]) -> tuple[int, list[Record]]:
         at = with_edited_decision(records)[0] - 1
         return records[at].position, [*records[:at], records[at]._replace(**columns), *records[at + 1 :]]
