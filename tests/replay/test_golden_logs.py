@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -138,12 +137,12 @@ def cycle_claims_another_policy(records: list[Record]) -> tuple[int, list[Record
     return records[at].position, [*records[:at], records[at]._replace(payload=payload), *records[at + 1 :]]
 
 
-def decision_with(**columns: Any) -> Tampering:
+def lying_decision(name: str, lie: Callable[[Record], Record]) -> Tampering:
     def forged(records: list[Record]) -> tuple[int, list[Record]]:
         at = with_edited_decision(records)[0] - 1
-        return records[at].position, [*records[:at], records[at]._replace(**columns), *records[at + 1 :]]
+        return records[at].position, [*records[:at], lie(records[at]), *records[at + 1 :]]
 
-    forged.__name__ = "decision_with_" + "_".join(columns)
+    forged.__name__ = name
     return forged
 
 
@@ -161,10 +160,10 @@ def policy_under_another_digest(records: list[Record]) -> tuple[int, list[Record
 @pytest.mark.parametrize(
     "tampering",
     [
-        decision_with(actor="mallory"),
-        decision_with(recorded_at_ms=1),
-        decision_with(causation=1),
-        decision_with(correlation="j1"),
+        lying_decision("actor", lambda record: record._replace(actor="mallory")),
+        lying_decision("recorded_at_ms", lambda record: record._replace(recorded_at_ms=1)),
+        lying_decision("causation", lambda record: record._replace(causation=1)),
+        lying_decision("correlation", lambda record: record._replace(correlation="j1")),
         clock_that_goes_back,
         policy_under_another_digest,
         with_edited_decision,
