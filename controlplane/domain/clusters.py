@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from controlplane.domain.mig import GEOMETRIES, Geometry, geometry_of
 from controlplane.domain.model import Model
-from controlplane.domain.quantities import MAX_GPUS_PER_NODE, Amount, Millis, Name
+from controlplane.domain.quantities import MAX_GPUS_PER_NODE, MAX_MS, Amount, Millis, Name
 from controlplane.domain.topology import DomainNames, Level
 from controlplane.domain.workloads import Labels
 
@@ -130,7 +130,7 @@ class Budget(Model):
 
     name: Name
     limit_micro_usd: Amount
-    window_ms: Annotated[int, Field(ge=1, strict=True)]
+    window_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)]
     """Windows start at multiples of this length since the epoch of the log's clock."""
     queue: Name | None = None
     """The queue, with all below it, whose bursts are charged here; ``None`` charges all."""

@@ -209,7 +209,7 @@ class Burst:
 
     def _pack(self, needs: tuple[Need, ...], spec: ClusterSpec, offer: Offer) -> int | None:
         kinds = self._state.kinds
-        empty = kinds.empty(_build(spec, offer))
+        empty = kinds.empty(Build.of(spec.name, offer.flavor, offer.shape, offer.labels, is_open=True))
         column = np.zeros(0, dtype=np.int32)
         for need in needs:
             for _ in range(need.ask.role.count):
@@ -279,26 +279,6 @@ class Burst:
         )
         if self._watch is not None and self._watch.job == job.id:
             self._watch.offers.append(OfferVerdict(f"{key[0]}/{key[1]}", "chosen", choice.rule))
-
-
-def _build(spec: ClusterSpec, offer: Offer) -> Build:
-    shape = offer.shape
-    geometry = shape.mig_geometry if shape.mig_gpus or shape.mig_repartition else None
-    return Build(
-        cluster=spec.name,
-        flavor=offer.flavor,
-        gpu_model=shape.gpu_model or "",
-        cpu_milli=shape.cpu_milli,
-        memory_bytes=shape.memory_bytes,
-        gpus=shape.gpus,
-        other=tuple(sorted(shape.other.items())),
-        labels=tuple(sorted(offer.labels.items())),
-        is_open=True,
-        gpu_memory_bytes=shape.gpu_memory_bytes,
-        mig_gpus=shape.mig_gpus,
-        mig_geometry=geometry.name if geometry is not None else "",
-        mig_repartition=shape.mig_repartition,
-    )
 
 
 def _kept_apart(needs: tuple[Need, ...], nodes: int, offer: Offer) -> Level | None:

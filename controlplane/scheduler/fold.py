@@ -467,7 +467,7 @@ def _reservation_released(state: State, event: ReservationReleased) -> None:
 
 
 def _node_observed(state: State, event: NodeObserved) -> None:
-    build = _build(event)
+    build = Build.of(event.cluster, event.flavor, event.shape, event.labels, is_open=event.state is NodeState.READY)
     node = state.nodes.get(event.node)
     if node is not None and node.state is not NodeState.LOST:
         state.count_capacity(node.build, -1, is_rented=node.request is not None)
@@ -507,26 +507,6 @@ def _seat_again(state: State, node: Node) -> None:
         node.crowded.append(lease.id)
         if lease.revoked is None:
             state.stranded.append(lease)
-
-
-def _build(event: NodeObserved) -> Build:
-    shape = event.shape
-    geometry = shape.mig_geometry if shape.mig_gpus or shape.mig_repartition else None
-    return Build(
-        cluster=event.cluster,
-        flavor=event.flavor,
-        gpu_model=shape.gpu_model or "",
-        cpu_milli=shape.cpu_milli,
-        memory_bytes=shape.memory_bytes,
-        gpus=shape.gpus,
-        other=tuple(sorted(shape.other.items())),
-        labels=tuple(sorted(event.labels.items())),
-        is_open=event.state is NodeState.READY,
-        gpu_memory_bytes=shape.gpu_memory_bytes,
-        mig_gpus=shape.mig_gpus,
-        mig_geometry=geometry.name if geometry is not None else "",
-        mig_repartition=shape.mig_repartition,
-    )
 
 
 # --- rented capacity -------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
+from controlplane.domain.clusters import NodeShape
 from controlplane.domain.mig import gpu_of, start_of
 from controlplane.domain.quantities import MAX_GPUS_PER_NODE, MILLI, memory_milli
 from controlplane.scheduler import mig
@@ -60,6 +61,26 @@ class Build:
     """How its GPUs are cut; empty if none is and none may be."""
     mig_repartition: bool = False
     """Whether idle GPUs may change their mode."""
+
+    @classmethod
+    def of(cls, cluster: str, flavor: str, shape: NodeShape, labels: Mapping[str, str], *, is_open: bool) -> Self:
+        """The build of a node that is there, or of one that an offer promises: the same shape is the same build."""
+        geometry = shape.mig_geometry if shape.mig_gpus or shape.mig_repartition else None
+        return cls(
+            cluster=cluster,
+            flavor=flavor,
+            gpu_model=shape.gpu_model or "",
+            cpu_milli=shape.cpu_milli,
+            memory_bytes=shape.memory_bytes,
+            gpus=shape.gpus,
+            other=tuple(sorted(shape.other.items())),
+            labels=tuple(sorted(labels.items())),
+            is_open=is_open,
+            gpu_memory_bytes=shape.gpu_memory_bytes,
+            mig_gpus=shape.mig_gpus,
+            mig_geometry=geometry.name if geometry is not None else "",
+            mig_repartition=shape.mig_repartition,
+        )
 
     def may_be_cut(self, gpu: int) -> bool:
         """Whether MIG instances may be on a GPU while nothing else is."""

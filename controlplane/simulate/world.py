@@ -127,6 +127,9 @@ class World(Model):
 
 def read_world(path: Path) -> World:
     """The world in a file. Raises :class:`WorldFault`."""
+    if path.exists() and not path.is_file():
+        # A device or a pipe may have no end.
+        raise WorldFault(f"{path}: is not a file; name a world file")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

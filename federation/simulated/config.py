@@ -20,6 +20,8 @@ from controlplane.domain.workloads import Labels
 from federation.port import BadConfig
 
 MAX_NODES = 1_000_000
+NAME_BEGINS = r"^([A-Za-z0-9][A-Za-z0-9._/@:+-]*)?$"
+"""What may stand before a number for both to be the name of a node."""
 Chance = Annotated[int, Field(ge=0, le=PPM, strict=True)]
 """In parts per million."""
 
@@ -28,7 +30,7 @@ class NodeGroup(Model):
     """Nodes that are alike. Their names are ``prefix`` with a number of fixed width, or those listed in ``names``."""
 
     count: Annotated[int, Field(ge=1, le=MAX_NODES, strict=True)] = 1
-    prefix: Annotated[str, Field(max_length=200)] | None = None
+    prefix: Annotated[str, Field(max_length=200, pattern=NAME_BEGINS)] | None = None
     """``None`` is ``<cluster>/<number of the group>-``."""
     names: tuple[Name, ...] = ()
     shape: NodeShape

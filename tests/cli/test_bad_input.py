@@ -77,6 +77,9 @@ ROLE = ("workload", "jobs", 2, "spec", "roles", 0)
         (changed(*ROLE, "gpus", value=-1), ["workload.jobs.2.spec.roles.0.gpus", "greater than or equal to 0"]),
         (changed(*SHAPE, "gpus", value=10**12), ["'idc'", "nodes.0.shape.gpus", "less than or equal to 1024"]),
         (changed("clusters", 0, "config", "sede", value=1), ["'idc'", "sede"]),
+        (changed("clusters", 0, "config", "nodes", 0, "prefix", value="\u00e9-"), ["'idc'", "nodes.0.prefix"]),
+        (changed("clusters", 0, "config", "nodes", 0, "prefix", value="-x"), ["'idc'", "nodes.0.prefix"]),
+        (changed("budgets", 0, "window_ms", value=10**30), ["budgets.0.window_ms", "less than or equal to"]),
         (changed("clusters", 1, "adapter", value="slurm-9"), ["'cloud'", "'slurm-9'", "simulated"]),
         (changed("policies", value="nowhere"), ["nowhere", "--policies"]),
         (changed("policies", value=None), ["names no policies", "--policies"]),
@@ -128,6 +131,12 @@ def test_a_world_that_is_no_world_is_named_by_line(tidegate: Tidegate, tmp_path:
 def test_a_world_that_cannot_be_read_is_named(tidegate: Tidegate, tmp_path: Path) -> None:
     assert "gone.yaml" in tidegate("simulate", tmp_path / "gone.yaml", "--log", tmp_path / "a.db").sentence()
     assert str(tmp_path) in tidegate("simulate", tmp_path, "--log", tmp_path / "a.db").sentence()
+
+
+def test_a_world_without_an_end_is_not_read(tidegate: Tidegate, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        assert f"{path}: is not a file" in tidegate("simulate", path, "--log", tmp_path / "a.db").sentence()
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     assert "UTF-8" in tidegate("simulate", tmp_path / "latin.yaml", "--log", tmp_path / "a.db").sentence()
 

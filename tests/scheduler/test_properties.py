@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import groupby
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import ClusterConfigured, Event, LeaseGranted, NodeObserved
 from controlplane.scheduler import agenda, draft, fold, needs, snapshot
 from controlplane.scheduler.decide import Decision, _Cycle
 from controlplane.scheduler.draft import Draft
-from controlplane.scheduler.kinds import KindTable
+from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.packing import Packer
 from controlplane.scheduler.snapshot import take
 from controlplane.scheduler.state import BudgetAccount, Job, State
@@ -202,8 +202,14 @@ def a_job_that_gave_up_still_waits(patch: Patch) -> None:
 
 
 def a_cordoned_node_is_open(patch: Patch) -> None:
-    build = fold._build
-    patch.setattr(fold, "_build", lambda event: replace(build(event), is_open=True))
+    build = Build.of
+
+    def always_open(
+        cls: type[Build], cluster: str, flavor: str, shape: NodeShape, labels: dict[str, str], *, is_open: bool
+    ) -> Build:
+        return build(cluster, flavor, shape, labels, is_open=True)
+
+    patch.setattr(Build, "of", classmethod(always_open))
 
 
 MUTANTS: tuple[tuple[Callable[[Patch], None], str], ...] = (
