@@ -23,6 +23,7 @@ from controlplane.policy.evaluation import Evaluation, Outcome
 from controlplane.policy.reads import Read, widest
 from controlplane.policy.tree import Tree
 from controlplane.policy.vocabulary import BY_NAME, PARAMS, CelType, Point
+from controlplane.policy.vocabulary import Answer as PointAnswer
 from controlplane.scheduler.facts import (
     BudgetFacts,
     CandidateFacts,
@@ -262,6 +263,7 @@ class _PointRules(Generic[T]):
         self.key = _key_function(self.columns)
         self.memo: dict[Hashable, Answer[T]] = {}
         self.straight = _straight(policies)
+        self.says_int = point.answer in (PointAnswer.INT, PointAnswer.OPTIONAL_INT)
 
     def evaluate(self, key: Hashable) -> Answer[T]:
         """The answer for a key that is not remembered."""
@@ -272,15 +274,20 @@ class _PointRules(Generic[T]):
             data[column.name] = column.build(part)
         counter = self.counter
         if self.straight is not None:
-            program, at = self.straight
+            program, at, where = self.straight
             value = program.evaluate(data)
-            outcome = Outcome(None, False, at, value) if isinstance(value, Fault) else Outcome(value, True, at)
             counter.evaluated += 1
+            if self.says_int and type(value) is int:  # the usual case, made quick
+                found = Answer(self.shape(value), where)
+            elif isinstance(value, Fault):
+                found = self.answer(Outcome(None, False, at, value))
+            else:
+                found = self.answer(Outcome(value, True, at))
         else:
             asking = Evaluation(data, self.engine)
             outcome = asking.ask(self.policies)
             counter.evaluated += asking.evaluations
-        found = self.answer(outcome)
+            found = self.answer(outcome)
         counter.remembered += 1
         counter.faults += found.fault is not None
         if len(self.memo) >= MEMO_LIMIT:
@@ -304,14 +311,14 @@ class _PointRules(Generic[T]):
         return ask
 
 
-def _straight(policies: Sequence[CompiledPolicy]) -> tuple[Program, Place] | None:
-    """The program of rules that are one expression, without conditions, variables or explanation."""
+def _straight(policies: Sequence[CompiledPolicy]) -> tuple[Program, Place, str] | None:
+    """The program of rules that are one expression, without conditions, variables or explanation; and its place."""
     if len(policies) != 1 or len(policies[0].expressions) != 1:
         return None
     match = policies[0].rule.matches[0]
     if match.output is None or match.output.presence is not None or match.condition is not None:
         return None
-    return match.output.program, match.at
+    return match.output.program, match.at, f"{match.at.file}:{match.at.line}"
 
 
 def _key_function(columns: Sequence[_Column]) -> Callable[[tuple[Facts, ...]], Hashable]:

@@ -9,7 +9,7 @@ back as they were and otherwise only adds what any cycle would find again, so th
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import JobFacts, QueueFacts
-from controlplane.scheduler.needs import Column, Need, NodeColumn
+from controlplane.scheduler.needs import Column, Need, NodeColumn, is_steady
 from controlplane.scheduler.occupants import Occupant, occupant_of
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.rules import Answer, Rules
@@ -86,13 +86,13 @@ class Group:
         self._refused_at, self._refused_by = state.freed, state.position
         self._kept, self._refusal = kept, refusal
 
-    def refusal_at(self, state: State, kept: Kept) -> Refusal | None:
+    def refusal_at(self, state: State, kept: Callable[[], Kept]) -> Refusal | None:
         """The verdict of an earlier cycle, if it still stands: nothing was freed, and the same is kept for others (a
         holder that goes in this very cycle frees nothing before its decisions are folded). What a cycle finds in the
         middle of its work stands only once its decisions are folded: deciding again from the same tick starts with the
         room as it was."""
         is_standing = self._refused_at == state.freed and self._refused_by != state.position
-        return self._refusal if is_standing and self._kept == kept else None
+        return self._refusal if is_standing and self._kept == kept() else None
 
     def live(self) -> Iterator[Entry]:
         """Entries of jobs that wait, in order."""
@@ -125,15 +125,15 @@ class Agenda:
         orders = rules.job_order_reads | (rules.backfill_order_reads if rules.may_order_backfill else frozenset())
         self._order_is_fixed = "now" not in orders and not any(path.startswith("queue.") for path in orders)
         self._order_is_shared = not _per_job(rules.job_order_reads)
+        self._orders: dict[int, Order] = {}
+        """By class: the place of its jobs in their queue, as long as it stays so."""
         self._admission_is_shared = not _per_job(rules.admission_reads) and not any(
             path == "now" or path.startswith("queue.") for path in rules.admission_reads
         )
         self._admissions: dict[int, Answer[str | None]] = {}
         self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
         self._node_reads = sorted(rules.eligibility_reads | rules.scoring_reads)
-        self._eligibility_is_steady = not any(
-            word in path for path in rules.eligibility_reads for word in ("free", "fragmentation", "mig_placements")
-        )
+        self._eligibility_is_steady = is_steady(rules.eligibility_reads)
         self.outlooks: dict[tuple[Need, ...], Reason] = {}
         """Why a gang does not fit, for the present set of nodes."""
         self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
@@ -165,9 +165,8 @@ class Agenda:
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def refresh_nodes(self, state: State) -> None:
-        """Make the columns anew when the set of nodes has changed (or the journal of changes has grown long)."""
-        is_long = len(self.column.changed) > 1_000_000
-        if self._columns_version == state.columns_version and not is_long:
+        """Make the columns anew when the set of nodes has changed."""
+        if self._columns_version == state.columns_version:
             return
         self._columns_version = state.columns_version
         self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
@@ -222,7 +221,7 @@ class Agenda:
         if not self._order_is_fixed:
             state.began_waiting = [job for job in state.jobs.values() if job.phase in _WAITS]
             self.groups = [{} for _ in state.tree.nodes]
-        order_of: dict[int, Order] = {}
+            self._orders.clear()
         for job in state.began_waiting:
             if job.phase not in _WAITS or job.waits_for:
                 continue
@@ -230,9 +229,11 @@ class Agenda:
             if queue is None:
                 continue
             group = self._group(queue, job)
-            order = order_of.get(job.cls.index) if self._order_is_shared else None
+            order = self._orders.get(job.cls.index)
             if order is None:
-                order = order_of[job.cls.index] = self.order_of(job, draft.queue_facts(queue, 0), state.now_ms)
+                order = self.order_of(job, draft.queue_facts(queue, 0), state.now_ms)
+                if self._order_is_shared:
+                    self._orders[job.cls.index] = order
             group.take_in(Entry(order, job.id, job.turn, job))
             if group.behind is not None:
                 order = self._backfill_order(job, draft.queue_facts(queue, 0), state.now_ms)

@@ -35,6 +35,8 @@ class Claims:
         self._is_read = bool(_SHARES & rules.queue_order_reads)
         self._below: list[dict[str, int]] = [{} for _ in state.tree.nodes]
         self._own: dict[int, str] = {}
+        self.queues: dict[int, QueueNode] = {}
+        """By index: the queues with a claim."""
 
     def below(self, node: QueueNode) -> dict[str, int]:
         """Claim -> how many queues claim it: of the queue itself, or of all below it. Not to be changed."""
@@ -46,7 +48,7 @@ class Claims:
         claim = self.dominant(queue, job) if is_shared else ANY
         if self._own.get(queue.index) != claim:
             self.withdraw(queue)
-            self._own[queue.index] = claim
+            self._own[queue.index], self.queues[queue.index] = claim, queue
             for node in queue.path:
                 below = self._below[node.index]
                 below[claim] = below.get(claim, 0) + 1
@@ -56,6 +58,7 @@ class Claims:
         claim = self._own.pop(queue.index, None)
         if claim is None:
             return
+        del self.queues[queue.index]
         for node in queue.path:
             below = self._below[node.index]
             below[claim] -= 1

@@ -54,7 +54,7 @@ from controlplane.domain.ids import JobId, job_label, lease_id
 from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
-from controlplane.scheduler.agenda import Agenda, Entry, Group, Order, agenda_for
+from controlplane.scheduler.agenda import Agenda, Entry, Group, Kept, Order, agenda_for
 from controlplane.scheduler.burst import REASK_MS, Burst
 from controlplane.scheduler.claims import Claims
 from controlplane.scheduler.draft import Draft, DraftSeat
@@ -384,8 +384,8 @@ class _Cycle:
     def _next_queue(self) -> QueueNode | None:
         """Down the tree: at each level the child that goes first, for the claims of the queues below that remain."""
         node, claims = self._state.tree.root, self._claims
-        if not claims.below(node):
-            return None
+        if len(claims.queues) < 2:
+            return next(iter(claims.queues.values()), None)
         remaining = tuple(claims.below(node))
         while node.children:
             ways = [(child, claim) for child in node.children for claim in claims.below(child) if claim in remaining]
@@ -507,28 +507,30 @@ class _Cycle:
         return refusal
 
     def _room_refusal(self, job: Job, queue: QueueNode, group: Group, needs: tuple[Need, ...]) -> Refusal | None:
-        kept = (tuple(sorted(self._promised)), self._reservations.kept())
-        remembered = group.refusal_at(self._state, kept)
+        remembered = group.refusal_at(self._state, self._kept)
         if remembered is not None:
             return remembered
         refusal = self._does_not_fit(job, queue, needs)
         if refusal is not None and self._agenda.is_lasting(needs):
-            group.remember(self._state, kept, refusal)
+            group.remember(self._state, self._kept(), refusal)
         return refusal
 
+    def _kept(self) -> Kept:
+        """What is kept for others so far."""
+        return (tuple(sorted(self._promised)), self._reservations.kept())
+
     def _does_not_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...]) -> Refusal | None:
-        is_by_memory = any(ask.amounts.gpu_memory_bytes for ask in job.cls.asks)
-        is_flavored = is_by_memory or any(key[0] != "any" for key in queue.limited)
         usable = self._mask(job)
         mask = self._reservations.mask(job, usable)
-        if mask is None and not is_flavored and needs in self._by_needs:
+        is_shared = mask is None and not self._packer.flavored(queue, needs)
+        if is_shared and needs in self._by_needs:
             return self._by_needs[needs]
         if self._grant_if_it_fits(job, queue, needs, mask):
             return None
         if mask is not usable and self._would_fit(job, queue, needs, usable):
             return Refusal(Reason.RESERVED)
         refusal = self._outlook.refusal(needs, job.cls.resources, mask)
-        if mask is None and not is_flavored:
+        if is_shared:
             self._by_needs[needs] = refusal
         return refusal
 
@@ -643,6 +645,8 @@ class _Cycle:
         self, job: Job, queue: QueueNode, more: tuple[tuple[str, int], ...] | None = None
     ) -> Refusal | None:
         """Why the quota has no room for the job, or for so much more of it."""
+        if not queue.limited:
+            return None
         asked = dict(job.cls.resources if more is None else more)
         keys = [key for key in queue.limited if key[0] == "any" and key[1] in asked]
         for key in keys:
@@ -696,7 +700,8 @@ class _Cycle:
         if seats is None:
             return False
         self._draft.leave(queue, job, True)
-        self._reservations.granted(queue, seats, job.cls.spec.estimate_ms)
+        if self._rules.may_reserve:
+            self._reservations.granted(queue, seats, job.cls.spec.estimate_ms)
         self._grant(job, self._lease(job, seats))
         return True
 
@@ -704,8 +709,7 @@ class _Cycle:
         attempt = job.attempts + 1
         first = seats[0]
         for seat in seats:
-            fault = seat.need.fault(seat.kind_before)
-            if fault is not None:
+            if (fault := seat.need.fault(seat.kind_before)) is not None:
                 self._agenda.faults[fault] = None
         return LeaseGranted(
             lease=lease_id(JobId(job.id), attempt),

@@ -32,13 +32,11 @@ class DraftSeat:
 
     def member(self, names: list[str]) -> Member:
         """The member as an event says it; ``names`` are those of the nodes, by row."""
-        return Member(
-            role=self.need.ask.role.name,
-            ordinal=self.ordinal,
-            node=names[self.row],
-            gpus=gpus_of(self.gpus),
-            slices=slices_of(self.gpus),
-        )
+        role, node = self.need.ask.role.name, names[self.row]
+        if not self.need.ask.amounts.mig_profile:
+            return Member(role=role, ordinal=self.ordinal, node=node, gpus=gpus_of(self.gpus))
+        slices = slices_of(self.gpus)
+        return Member(role=role, ordinal=self.ordinal, node=node, gpus=gpus_of(self.gpus), slices=slices)
 
 
 class Draft:
@@ -73,7 +71,7 @@ class Draft:
         """Undo :meth:`sit` for the members of a gang, last first. Others may have come and gone on their nodes: what
         the members took is given back, and what they found is not put back."""
         for seat in reversed(seats):
-            now = int(self.column.kinds[seat.row])
+            now = self.column[seat.row]
             self._put(seat.row, self._kinds.give_back(now, seat.need.ask.amounts, seat.gpus))
             self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), -1)
 
@@ -97,19 +95,18 @@ class Draft:
 
     def rent_in_use(self, agenda: Agenda) -> set[str]:
         """Capacity requests of which a node changed in this cycle; asked for membership only."""
-        kinds = self.column.kinds
-        changed = (row for row, kind in self._original.items() if int(kinds[row]) != kind)
+        changed = (row for row, kind in self._original.items() if self.column[row] != kind)
         return {request for row in changed if (request := agenda.nodes[row].request) is not None}
 
     def undo(self) -> None:
         """Put the nodes back as they were: the cycle is over, and folding its decisions is what changes them."""
         for row, kind in self._original.items():
-            if int(self.column.kinds[row]) != kind:
+            if self.column[row] != kind:
                 self.column.put(row, kind)
         self._original.clear()
 
     def _put(self, row: int, kind: int) -> None:
-        self._original.setdefault(row, int(self.column.kinds[row]))
+        self._original.setdefault(row, self.column[row])
         self.column.put(row, kind)
 
     # --- what others hold --------------------------------------------------------------------------------------------
@@ -118,7 +115,7 @@ class Draft:
         """As if the occupant were gone: its room on the nodes, and what stands in the books of its queue."""
         for row, ask, gpus, flavor in occupant.seats:
             if rooms and row >= 0:
-                self._put(row, self._kinds.give_back(int(self.column.kinds[row]), ask.amounts, gpus))
+                self._put(row, self._kinds.give_back(self.column[row], ask.amounts, gpus))
             if books:
                 self._use(occupant.queue, flavor, ask, -1)
 
@@ -126,7 +123,7 @@ class Draft:
         """Undo :meth:`evict`."""
         for row, ask, gpus, flavor in reversed(occupant.seats):
             if rooms and row >= 0:
-                self._put(row, self._kinds.take(int(self.column.kinds[row]), ask.amounts, gpus))
+                self._put(row, self._kinds.take(self.column[row], ask.amounts, gpus))
             if books:
                 self._use(occupant.queue, flavor, ask, 1)
 
@@ -136,7 +133,7 @@ class Draft:
         for row, ask, gpus, _ in occupant.seats:
             if row < 0:
                 continue
-            id_ = free.get(row, int(self.column.kinds[row]))
+            id_ = free.get(row, self.column[row])
             kind = self._kinds.kinds[id_]
             if not can_sit(kind, ask.amounts, gpus):
                 return False
@@ -156,7 +153,7 @@ class Draft:
         needed, occupied = _by_row(seats), _by_row([seat for o in in_the_way for seat in o.seats])
         for row, need in needed.items():
             if row >= 0:
-                self._put(row, _held(self._kinds, int(self.column.kinds[row]), need, occupied.get(row)))
+                self._put(row, _held(self._kinds, self.column[row], need, occupied.get(row)))
 
     def leave(self, queue: QueueNode, job: Job, is_placed: bool) -> None:
         """The job no longer waits; if placed, it counts as running."""

@@ -7,6 +7,7 @@ first time that a kind is met and kept for as long as the rules stay the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -30,25 +31,23 @@ Scores = NDArray[np.int64]
 
 
 class NodeColumn:
-    """The kind of every node, in the order of their names, and a journal of the rows that changed."""
+    """The kind of every node, in the order of their names."""
 
     def __init__(self, kinds: Column, epoch: int) -> None:
         self.kinds = kinds
+        """To be written by :meth:`put` only."""
         self.epoch = epoch
-        """Names the set of rows: a reader of another epoch reads all of them."""
-        self.changed: list[tuple[int, int]] = []
-        """(row, its new kind), in order."""
+        """Names the set of rows: what a reader kept of another epoch says nothing."""
+        self._cells = kinds.data
+        """The same memory: single cells are read and written faster through it."""
+
+    def __getitem__(self, row: int) -> int:
+        kind: int = self._cells[row]
+        return kind
 
     def put(self, row: int, kind: int) -> None:
         """Set the kind of a row."""
-        self.kinds[row] = kind
-        self.changed.append((row, kind))
-
-    def changes(self, epoch: int, seen: int) -> list[tuple[int, int]] | None:
-        """Changes since a reader saw ``seen`` of them in an epoch; ``None`` tells it to read all rows."""
-        if epoch != self.epoch or len(self.changed) - seen > len(self.kinds):
-            return None
-        return self.changed[seen:]
+        self._cells[row] = kind
 
 
 class Need:
@@ -68,8 +67,11 @@ class Need:
         self._gpus: dict[int, tuple[int, ...]] = {}
         self._best: dict[int, Answer[int]] = {}
         self._rows: Scores = np.zeros(0, dtype=np.int64)
+        self._kinds_seen: Column = np.zeros(0, dtype=np.int32)
+        """The kinds for which ``_rows`` was made."""
         self._epoch = -1
-        self._seen = 0
+        self._suits_build: dict[int, bool] = {}
+        self._is_steady = is_steady(rules.eligibility_reads)
         reads = rules.scoring_reads
         self.is_per_node = any(path.startswith("candidate.") for path in reads)
         self._is_lottery = rules.scoring_field == "candidate.lottery"
@@ -81,30 +83,33 @@ class Need:
         """The score of every row of a column of kinds."""
         if len(self._kinds) > len(self._scores):
             self._grow()
-        scores = self._scores[column]
+        scores: Scores = self._scores[column]
         if scores.size and scores.min() == UNKNOWN:
-            self._learn(np.unique(column[scores == UNKNOWN]).tolist())
+            self._learn(dict.fromkeys(column[scores == UNKNOWN].tolist()))
             scores = self._scores[column]
         return scores
 
     def row_scores(self, nodes: NodeColumn) -> Scores:
         """The score of every row of the nodes, kept up to date by what changed since the last call. Not to be
         written."""
-        if len(self._kinds) > len(self._scores):
-            self._grow()
-        changed = nodes.changes(self._epoch, self._seen)
-        if changed is None:
-            self._rows = self.scores(nodes.kinds)
-        else:
-            latest = dict(changed)
-            known, rows = self._scores.data, self._rows.data
-            self._learn([kind for kind in latest.values() if known[kind] == UNKNOWN])
-            for row, kind in latest.items():
-                rows[row] = known[kind]
-        self._epoch, self._seen = nodes.epoch, len(nodes.changed)
+        kinds = nodes.kinds
+        if self._epoch != nodes.epoch:
+            self._epoch = nodes.epoch
+            self._rows, self._kinds_seen = self.scores(kinds), kinds.copy()
+            return self._rows
+        changed = (kinds != self._kinds_seen).nonzero()[0]
+        if changed.size:
+            if len(self._kinds) > len(self._scores):
+                self._grow()
+            now, known = kinds[changed], self._scores.data
+            unknown = {kind: None for kind in now.tolist() if known[kind] == UNKNOWN}
+            if unknown:
+                self._learn(unknown)
+            self._rows[changed] = self._scores[now]
+            self._kinds_seen[changed] = now
         return self._rows
 
-    def _learn(self, ids: list[int]) -> None:
+    def _learn(self, ids: Iterable[int]) -> None:
         """Evaluate kinds that were never met: the innermost loop of the scheduler. Most have no room."""
         known, kinds = self._scores.data, self._kinds.kinds
         cpu, memory = self.ask.amounts.cpu_milli, self.ask.amounts.memory_bytes
@@ -144,7 +149,13 @@ class Need:
         self._scores = grown
 
     def _evaluate(self, kind: Kind) -> int:
-        if not fits(self.ask, kind) or not self.is_eligible(kind):
+        """The score of a kind that has CPU, memory and GPUs enough, if nothing else is in the way."""
+        suits = self._suits_build.get(kind.build_id)
+        if suits is None:
+            suits = self._suits_build[kind.build_id] = self._suits(kind)
+        if not suits or (self.ask.amounts.other and not _other_fits(self.ask.amounts.other, kind.other_free)):
+            return INFEASIBLE
+        if not self._is_steady and not self.is_eligible(kind):
             return INFEASIBLE
         best = INFEASIBLE
         for gpus in gpu_choices(self.ask, kind):
@@ -156,6 +167,15 @@ class Need:
                 best = answer.value
                 self._gpus[kind.id], self._best[kind.id] = gpus, answer
         return best
+
+    def _suits(self, kind: Kind) -> bool:
+        """What depends on nothing that is used of a node: the same for all kinds of one build."""
+        ask, build = self.ask, kind.build
+        if not build.is_open or (
+            not _suits(ask, build) if ask.gpus else ask.models and build.gpu_model not in ask.models
+        ):
+            return False
+        return not self._is_steady or self.is_eligible(kind)
 
     def is_eligible(self, kind: Kind) -> bool:
         """What the eligibility rules say; false if they err."""
@@ -199,22 +219,9 @@ class Need:
         return best_row, best_gpus
 
 
-def fits(ask: Ask, kind: Kind) -> bool:
-    """Whether one member fits into what is free, eligibility aside."""
-    amounts = ask.amounts
-    if kind.cpu_free < amounts.cpu_milli or kind.memory_free < amounts.memory_bytes:
-        return False
-    if ask.gpus:
-        if amounts.gpu_milli == MILLI:
-            if kind.gpus_free < ask.gpus:
-                return False
-        elif kind.gpu_largest < amounts.gpu_milli:
-            return False
-        if not _suits(ask, kind.build) or ((kind.slices or not ask.is_plain) and not gpu_choices(ask, kind)):
-            return False
-    elif ask.models and kind.build.gpu_model not in ask.models:
-        return False
-    return kind.build.is_open and (not amounts.other or _other_fits(amounts.other, kind.other_free))
+def is_steady(eligibility_reads: frozenset[str]) -> bool:
+    """Whether what the eligibility rules say of a node does not change with what is used of it."""
+    return not any(word in path for path in eligibility_reads for word in ("free", "fragmentation", "mig_placements"))
 
 
 def _suits(ask: Ask, build: Build) -> bool:

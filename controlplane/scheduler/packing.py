@@ -107,7 +107,7 @@ class Packer:
 
         ``mask`` marks rows that the job may use at all; ``None`` is all of them.
         """
-        flavored = self._flavored(queue, needs)
+        flavored = self.flavored(queue, needs)
         members = needs[0].ask.role.count if len(needs) == 1 else sum(need.ask.role.count for need in needs)
         if members == 1:
             return self._place_one(job, needs[0], queue, flavored, mask)
@@ -123,11 +123,13 @@ class Packer:
 
     def place_member(self, job: int, need: Need, queue: QueueNode, ordinal: int, mask: Mask) -> DraftSeat | None:
         """One more member of a gang that sits already, on its best node; it is sitting on the draft then."""
-        seats = self._place_one(job, need, queue, self._flavored(queue, (need,)), mask, ordinal)
+        seats = self._place_one(job, need, queue, self.flavored(queue, (need,)), mask, ordinal)
         return seats[0] if seats is not None else None
 
-    def _flavored(self, queue: QueueNode, needs: tuple[Need, ...]) -> list[Key]:
+    def flavored(self, queue: QueueNode, needs: tuple[Need, ...]) -> list[Key]:
         """The keys of the queue's quota that depend on where members go."""
+        if not queue.limited:
+            return []
         is_by_memory = any(need.ask.amounts.gpu_memory_bytes for need in needs)
         return [key for key in queue.limited if key[0] != "any" or (is_by_memory and key[1] == GPU)]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
@@ -425,12 +426,9 @@ class State:
 
     def class_of(self, spec: JobSpec, submitted_ms: int) -> JobClass:
         """The class of a job, made if it is the first of its kind."""
-        roles = tuple(_role_key(role) for role in spec.roles)
-        labels = tuple(sorted(spec.labels.items()))
-        limits = (spec.estimate_ms, spec.wait_limit_ms, spec.max_attempts, spec.topology, spec.grace_ms)
-        times = (spec.checkpoint_every_ms, spec.start_by_ms, spec.time_limit_ms)
-        ties = (spec.after_ok, spec.after_any, spec.array, spec.max_running)
-        key = (spec.queue, spec.user, spec.priority, roles, labels, limits, times, ties)
+        roles = spec.roles
+        first = _role_key(roles[0]) if len(roles) == 1 else tuple([_role_key(role) for role in roles])
+        key = (_job_key(spec), first, tuple(sorted(spec.labels.items())) if spec.labels else ())
         found = self.classes.get(key)
         if found is None:
             firm = tuple(_firm(role) for role in spec.roles)
@@ -482,24 +480,45 @@ class State:
         return spec is not None and spec.site is Site.CLOUD
 
 
+_job_key = attrgetter(
+    "queue",
+    "user",
+    "priority",
+    "estimate_ms",
+    "wait_limit_ms",
+    "max_attempts",
+    "topology",
+    "grace_ms",
+    "checkpoint_every_ms",
+    "start_by_ms",
+    "time_limit_ms",
+    "after_ok",
+    "after_any",
+    "array",
+    "max_running",
+)
+"""What jobs of one class have in common, roles and labels besides."""
+_plain_role_key = attrgetter(
+    "name",
+    "count",
+    "min_count",
+    "cpu_milli",
+    "memory_bytes",
+    "gpus",
+    "gpu_milli",
+    "gpu_models",
+    "topology",
+    "gpu_memory_bytes",
+    "gpu_memory_min_bytes",
+    "mig_profile",
+)
+
+
 def _role_key(role: Role) -> tuple[object, ...]:
-    other = tuple(sorted(role.other.items())) if role.other else ()
-    return (
-        role.name,
-        role.count,
-        role.min_count,
-        role.cpu_milli,
-        role.memory_bytes,
-        role.gpus,
-        role.gpu_milli,
-        role.gpu_models,
-        other,
-        role.topology,
-        role.gpu_memory_bytes,
-        role.gpu_memory_min_bytes,
-        role.mig_profile,
-        tuple(sorted(role.throughput_ppm.items())) if role.throughput_ppm else (),
-    )
+    key: tuple[object, ...] = _plain_role_key(role)
+    if role.other or role.throughput_ppm:
+        return (key, tuple(sorted(role.other.items())), tuple(sorted(role.throughput_ppm.items())))
+    return key
 
 
 def _firm(role: Role) -> Role:
