@@ -2,8 +2,8 @@
 
 Each point remembers its answers under the tuple of the facts that its rules read, so that a filter over ten thousand
 nodes that reads model and zone costs a few dozen evaluations. What the engine sees is built from that tuple and nothing
-else: an answer cannot depend on what is not in its key. A rule whose whole answer is a bare field, or a list of bare
-fields, needs no engine at all.
+else: an answer cannot depend on what is not in its key. A rule whose whole answer is a bare field, whole-number
+arithmetic over fields, or a list of those, needs no engine at all, and asks it only for the words of its errors.
 
 Memory is bounded: a point that remembers more than :data:`MEMO_LIMIT` answers forgets all of them and starts again.
 That changes speed, never an answer.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import add, attrgetter, mul, sub
 from typing import Generic, TypeVar
 
 from controlplane.policy.compiled import CompiledPolicy
@@ -364,7 +364,7 @@ def _bare_field(rules: _PointRules[T]) -> str | None:
 
 
 def _direct(rules: _PointRules[T]) -> Ask[T] | None:
-    """A way to answer rules that are one bare field, or a list of bare fields, negated fields and numbers."""
+    """A way to answer rules that are one bare field or whole-number arithmetic, or a list of those."""
     output = _only_output(rules)
     if output is None:
         return None
@@ -381,6 +381,7 @@ def _direct_asker(rules: _PointRules[T], at: Place, terms: Sequence[Term], *, is
     counter, answer, shape = rules.counter, rules.answer, rules.shape
     where = f"{at.file}:{at.line}"
     only = terms[0] if terms else None
+    key_of, evaluate = rules.key, rules.evaluate
 
     def erred() -> Answer[T]:
         counter.faults += 1
@@ -393,6 +394,8 @@ def _direct_asker(rules: _PointRules[T], at: Place, terms: Sequence[Term], *, is
             return Answer(shape(only(arguments)), where)  # type: ignore[misc]
         except AttributeError:  # a variable that may be absent is absent
             return erred()
+        except ArithmeticError:
+            return evaluate(key_of(arguments))
 
     def ask_list(arguments: tuple[Facts, ...]) -> Answer[T]:
         counter.asked += 1
@@ -401,6 +404,8 @@ def _direct_asker(rules: _PointRules[T], at: Place, terms: Sequence[Term], *, is
             return Answer(shape([term(arguments) for term in terms]), where)
         except AttributeError:
             return erred()
+        except ArithmeticError:
+            return evaluate(key_of(arguments))
 
     return ask_list if is_list else ask_one
 
@@ -415,6 +420,8 @@ def _term(node: Tree, point: Point, params: Mapping[Value, Value]) -> Term | Non
     if node.kind == "call" and node.name == "-_" and node.type == "int":
         inner = _term(node.children[0], point, params)
         return None if inner is None else lambda arguments: -inner(arguments)  # type: ignore[operator]
+    if node.kind == "call":
+        return _arithmetic(node, point, params)
     if node.kind == "ident":
         found = [i for i, variable in enumerate(point.variables) if variable.name == node.name and not variable.record]
         return _of_argument(found[0], None) if found else None
@@ -430,6 +437,48 @@ def _term(node: Tree, point: Point, params: Mapping[Value, Value]) -> Term | Non
             if found_field is not None and not found_field.optional and found_field.type in (CelType.INT, CelType.BOOL):
                 return _of_argument(position, node.name)
     return None
+
+
+def _arithmetic(node: Tree, point: Point, params: Mapping[Value, Value]) -> Term | None:
+    """Sums, differences, products, quotients and remainders of whole numbers, as CEL has them: what leaves 64 bits and
+    what divides by zero raises ``ArithmeticError``."""
+    if node.type != "int" or node.name not in _OPERATIONS or any(child.type != "int" for child in node.children):
+        return None
+    left, right = (_term(child, point, params) for child in node.children)
+    if left is None or right is None:
+        return None
+    first, second, of = left, right, _OPERATIONS[node.name]
+
+    def result(arguments: tuple[Facts, ...]) -> int:
+        value = of(first(arguments), second(arguments))  # type: ignore[arg-type]  # both are typed as int
+        if _LEAST <= value <= _MOST:
+            return value
+        raise OverflowError
+
+    return result
+
+
+def _quotient(left: int, right: int) -> int:
+    """Cut towards zero."""
+    whole = abs(left) // abs(right)
+    return whole if (left < 0) == (right < 0) else -whole
+
+
+def _remainder(left: int, right: int) -> int:
+    """With the sign of what is divided. CEL refuses the one quotient that leaves 64 bits here, too."""
+    if left == _LEAST and right == -1:
+        raise OverflowError
+    return left - right * _quotient(left, right)
+
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "_+_": add,
+    "_-_": sub,
+    "_*_": mul,
+    "_/_": _quotient,
+    "_%_": _remainder,
+}
 
 
 def _of_argument(position: int, name: str | None) -> Term:

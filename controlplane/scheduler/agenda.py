@@ -143,6 +143,8 @@ class Agenda:
         self._empty: Column | None = None
         self._domains: Domains | None = None
         self.names: list[str] = []
+        self.clusters: list[str] = []
+        """Those that have a node; sorted."""
         self.rows: dict[str, int] = {}
         self.nodes: list[Node] = []
         self.rented_rows: list[int] = []
@@ -172,6 +174,7 @@ class Agenda:
         self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
         self.outlooks.clear()
         self.names = [node.name for node in self.nodes]
+        self.clusters = sorted({node.build.cluster for node in self.nodes})
         self._occupants.clear()
         self.rented_rows = [row for row, node in enumerate(self.nodes) if node.request is not None]
         self.rows = {name: row for row, name in enumerate(self.names)}

@@ -723,6 +723,8 @@ class _Cycle:
     def _members(self, job: Job, seats: list[DraftSeat]) -> tuple[Member, ...]:
         """In the order of the roles as written, then by ordinal."""
         names = self._agenda.names
+        if len(seats) == 1:
+            return (seats[0].member(names),)
         if len(job.cls.asks) > 1:
             order = {ask.role.name: at for at, ask in enumerate(job.cls.asks)}
             seats = sorted(seats, key=lambda seat: (order[seat.need.ask.role.name], seat.ordinal))

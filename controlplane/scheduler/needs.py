@@ -7,7 +7,6 @@ first time that a kind is met and kept for as long as the rules stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -70,6 +69,15 @@ class Need:
         self._kinds_seen: Column = np.zeros(0, dtype=np.int32)
         """The kinds for which ``_rows`` was made."""
         self._epoch = -1
+        amounts = ask.amounts
+        is_whole = amounts.gpu_milli == MILLI
+        self._room = (
+            amounts.cpu_milli,
+            amounts.memory_bytes,
+            ask.gpus if is_whole else 0,
+            amounts.gpu_milli if ask.gpus and not is_whole else 0,
+        )
+        """What a kind must have at least: CPU, memory, whole GPUs, milli-GPU on one GPU."""
         self._suits_build: dict[int, bool] = {}
         self._is_steady = is_steady(rules.eligibility_reads)
         reads = rules.scoring_reads
@@ -85,7 +93,7 @@ class Need:
             self._grow()
         scores: Scores = self._scores[column]
         if scores.size and scores.min() == UNKNOWN:
-            self._learn(dict.fromkeys(column[scores == UNKNOWN].tolist()))
+            self._learn(column[scores == UNKNOWN].tolist())
             scores = self._scores[column]
         return scores
 
@@ -101,26 +109,21 @@ class Need:
         if changed.size:
             if len(self._kinds) > len(self._scores):
                 self._grow()
-            now, known = kinds[changed], self._scores.data
-            unknown = {kind: None for kind in now.tolist() if known[kind] == UNKNOWN}
-            if unknown:
-                self._learn(unknown)
+            now = kinds[changed]
+            self._learn(now.tolist())
             self._rows[changed] = self._scores[now]
             self._kinds_seen[changed] = now
         return self._rows
 
-    def _learn(self, ids: Iterable[int]) -> None:
-        """Evaluate kinds that were never met: the innermost loop of the scheduler. Most have no room."""
+    def _learn(self, ids: list[int]) -> None:
+        """Evaluate those of the kinds that were never met: the innermost loop of the scheduler. Most have no room."""
         known, kinds = self._scores.data, self._kinds.kinds
-        cpu, memory = self.ask.amounts.cpu_milli, self.ask.amounts.memory_bytes
-        gpus, milli = self.ask.gpus, self.ask.amounts.gpu_milli
+        cpu, memory, gpus, milli = self._room
         for id_ in ids:
+            if known[id_] != UNKNOWN:
+                continue
             kind = kinds[id_]
-            if (
-                (gpus and (kind.gpus_free < gpus if milli == MILLI else kind.gpu_largest < milli))
-                or kind.cpu_free < cpu
-                or kind.memory_free < memory
-            ):
+            if kind.gpus_free < gpus or kind.gpu_largest < milli or kind.cpu_free < cpu or kind.memory_free < memory:
                 known[id_] = INFEASIBLE
             else:
                 known[id_] = self._evaluate(kind)
@@ -201,14 +204,16 @@ class Need:
             after.descent_score = descent_score(before_micro, after_micro)
         return self._rules.scoring(self.ask.facts, kind.cluster, before, after, candidate)
 
-    def best_of_nodes(self, job: int, rows: list[int], column: Column, names: list[str]) -> tuple[int, tuple[int, ...]]:
+    def best_of_nodes(
+        self, job: int, rows: list[int], nodes: NodeColumn, names: list[str]
+    ) -> tuple[int, tuple[int, ...]]:
         """For rules that look at single candidates: the best (row, GPUs) among feasible rows, the first on a tie."""
         best, best_row = INFEASIBLE, -1
         best_gpus: tuple[int, ...] = ()
         if self._is_lottery and len(rows) > 1:
             rows = draw(names).best(job, rows)
         for row in rows:
-            kind = self._kinds.kinds[int(column[row])]
+            kind = self._kinds.kinds[nodes[row]]
             for gpus in gpu_candidates(self.ask, kind):
                 gpu = gpus[0] if self.ask.amounts.gpu_milli < MILLI and gpus else -1
                 ticket = lottery(job, names[row], gpu)

@@ -96,8 +96,7 @@ class Packer:
         self._kinds = state.kinds
         self._agenda = agenda
         self._draft = draft
-        clusters = sorted({node.build.cluster for node in agenda.nodes})
-        self._clusters = clusters
+        self._clusters = agenda.clusters
         self._cluster_of_row: Column | None = None
         self._flavor_of_row: Column | None = None
         self._flavors: list[str] = []
@@ -202,8 +201,10 @@ class Packer:
         return seats
 
     def _seat(self, job: int, need: Need, ordinal: int, mask: Mask | None) -> DraftSeat | None:
-        scores = _masked(need.row_scores(self._draft.column), mask)
-        column = self._draft.column.kinds
+        column = self._draft.column
+        scores = need.row_scores(column)
+        if mask is not None:
+            scores = _masked(scores, mask)
         if not scores.size:
             return None
         if need.is_per_node:
@@ -211,11 +212,11 @@ class Packer:
             row, gpus = need.best_of_nodes(job, rows, column, self._agenda.names)
             if row < 0:
                 return None
-            return DraftSeat(need, ordinal, row, int(column[row]), gpus, self._agenda.nodes[row].build.flavor)
+            return DraftSeat(need, ordinal, row, column[row], gpus, self._agenda.nodes[row].build.flavor)
         row = int(scores.argmax())
         if scores[row] == INFEASIBLE:
             return None
-        kind = int(column[row])
+        kind = column[row]
         return DraftSeat(need, ordinal, row, kind, need.gpus(kind), self._agenda.nodes[row].build.flavor)
 
     def _allowed_flavors(self, queue: QueueNode, flavored: list[Key], need: Need, mask: Mask | None) -> Mask:
@@ -407,8 +408,8 @@ class Packer:
             return None
         if gang.flavored and not self._allowed_flavors(gang.queue, gang.flavored, need, mask)[row]:
             return None
-        column = self._draft.column.kinds
-        kind = int(column[row])
+        column = self._draft.column
+        kind = column[row]
         gpus = need.gpus(kind)
         if need.is_per_node:
             _, gpus = need.best_of_nodes(gang.job, [row], column, self._agenda.names)

@@ -34,7 +34,7 @@ WORST_SCORE = -(2**62)
 """The score of a candidate whose scoring rule erred; scores are clamped to be above it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which triples the cost of making one
 class Answer(Generic[T_co]):
     """What a rule said, where it stands (``file:line`` of the match that fired), and the fault if it erred."""
 
