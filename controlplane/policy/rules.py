@@ -381,7 +381,11 @@ def _direct_asker(rules: _PointRules[T], at: Place, terms: Sequence[Term], *, is
     counter, answer, shape = rules.counter, rules.answer, rules.shape
     where = f"{at.file}:{at.line}"
     only = terms[0] if terms else None
-    key_of, evaluate = rules.key, rules.evaluate
+    key_of, memo, evaluate = rules.key, rules.memo, rules.evaluate
+
+    def by_engine(arguments: tuple[Facts, ...]) -> Answer[T]:
+        key = key_of(arguments)
+        return memo.get(key) or evaluate(key)
 
     def erred() -> Answer[T]:
         counter.faults += 1
@@ -395,7 +399,7 @@ def _direct_asker(rules: _PointRules[T], at: Place, terms: Sequence[Term], *, is
         except AttributeError:  # a variable that may be absent is absent
             return erred()
         except ArithmeticError:
-            return evaluate(key_of(arguments))
+            return by_engine(arguments)
 
     def ask_list(arguments: tuple[Facts, ...]) -> Answer[T]:
         counter.asked += 1
@@ -405,7 +409,7 @@ def _direct_asker(rules: _PointRules[T], at: Place, terms: Sequence[Term], *, is
         except AttributeError:
             return erred()
         except ArithmeticError:
-            return evaluate(key_of(arguments))
+            return by_engine(arguments)
 
     return ask_list if is_list else ask_one
 
@@ -419,7 +423,7 @@ def _term(node: Tree, point: Point, params: Mapping[Value, Value]) -> Term | Non
         return lambda _: constant
     if node.kind == "call" and node.name == "-_" and node.type == "int":
         inner = _term(node.children[0], point, params)
-        return None if inner is None else lambda arguments: -inner(arguments)  # type: ignore[operator]
+        return None if inner is None else _negated(inner)
     if node.kind == "call":
         return _arithmetic(node, point, params)
     if node.kind == "ident":
@@ -452,6 +456,16 @@ def _arithmetic(node: Tree, point: Point, params: Mapping[Value, Value]) -> Term
     def result(arguments: tuple[Facts, ...]) -> int:
         value = of(first(arguments), second(arguments))  # type: ignore[arg-type]  # both are typed as int
         if _LEAST <= value <= _MOST:
+            return value
+        raise OverflowError
+
+    return result
+
+
+def _negated(inner: Term) -> Term:
+    def result(arguments: tuple[Facts, ...]) -> int:
+        value: int = -inner(arguments)  # type: ignore[operator, assignment]  # it is typed as int
+        if value <= _MOST:
             return value
         raise OverflowError
 

@@ -229,7 +229,7 @@ def gpu_milli_on(build: Build, amounts: Amounts) -> int:
 
 def facts_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> AfterFacts:
     """What rules would see of a node after a member was placed on it, without making a kind of it."""
-    gpu_free, slices = _gpus_after(kind, amounts, gpus, -1)
+    gpu_free, slices = _gpus_after(kind, amounts, gpus, -1) if gpus else (kind.gpu_free, kind.slices)
     cpu, memory = kind.cpu_free - amounts.cpu_milli, kind.memory_free - amounts.memory_bytes
     return _facts(AfterFacts, kind.build, kind.facts.labels, cpu, memory, gpu_free, slices)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from operator import attrgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
@@ -428,7 +428,7 @@ class State:
         """The class of a job, made if it is the first of its kind."""
         roles = spec.roles
         first = _role_key(roles[0]) if len(roles) == 1 else tuple([_role_key(role) for role in roles])
-        key = (_job_key(spec), first, tuple(sorted(spec.labels.items())) if spec.labels else ())
+        key = (_job_key(spec.__dict__), first, tuple(sorted(spec.labels.items())) if spec.labels else ())
         found = self.classes.get(key)
         if found is None:
             firm = tuple(_firm(role) for role in spec.roles)
@@ -480,7 +480,7 @@ class State:
         return spec is not None and spec.site is Site.CLOUD
 
 
-_job_key = attrgetter(
+_job_key = itemgetter(
     "queue",
     "user",
     "priority",
@@ -498,7 +498,7 @@ _job_key = attrgetter(
     "max_running",
 )
 """What jobs of one class have in common, roles and labels besides."""
-_plain_role_key = attrgetter(
+_plain_role_key = itemgetter(
     "name",
     "count",
     "min_count",
@@ -515,7 +515,7 @@ _plain_role_key = attrgetter(
 
 
 def _role_key(role: Role) -> tuple[object, ...]:
-    key: tuple[object, ...] = _plain_role_key(role)
+    key: tuple[object, ...] = _plain_role_key(role.__dict__)
     if role.other or role.throughput_ppm:
         return (key, tuple(sorted(role.other.items())), tuple(sorted(role.throughput_ppm.items())))
     return key

@@ -31,6 +31,7 @@ from controlplane.domain.queues import QueueSpec
 from controlplane.eventlog import open_log
 from controlplane.intake import openb
 from controlplane.policy.bundle import load_bundle, read_bundle_folder
+from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.plane import ControlPlane
 from controlplane.scheduler.rules import Rules
 from controlplane.simulate.simulation import Outcomes, Simulation
@@ -48,9 +49,9 @@ PARTS = ("simulate", "core", "replay", "open")
 LARGE = 10_000
 
 FLOORS: dict[str, tuple[str, float]] = {
-    "simulate": ("per_normal_s", 3_000),
-    "core, 1,213 nodes": ("per_normal_s", 15_000),
-    "replay --verify": ("per_normal_s", 8_000),
+    "simulate": ("per_cpu_s", 3_000),
+    "core, 1,213 nodes": ("per_cpu_s", 15_000),
+    "replay --verify": ("per_cpu_s", 8_000),
 }
 OPEN_FLOOR_S = 2.0
 LARGE_SHARE = 1 / 3
@@ -85,7 +86,8 @@ def core_run(data: Path, nodes_wanted: int, rules: Callable[[], Rules]) -> Calla
     core = CoreAlone(rules(), (QueueSpec(name="openb"),), nodes)
 
     def run() -> int:
-        arrive(core, jobs)
+        with rare_collection():  # as every command that decides much does
+            arrive(core, jobs)
         return core.state.counts.placements
 
     return run
@@ -188,8 +190,8 @@ def missed(answer: Json) -> list[str]:
         rate = _figure(answer, name, key)
         if rate is not None and rate < floor:
             sentences.append(f"{name}: {rate:,.0f} per second, the floor is {floor:,.0f}")
-    small = _figure(answer, "core, 1,213 nodes", "per_normal_s")
-    large = _figure(answer, "core, 10,000 nodes", "per_normal_s")
+    small = _figure(answer, "core, 1,213 nodes", "per_cpu_s")
+    large = _figure(answer, "core, 10,000 nodes", "per_cpu_s")
     if small is not None and large is not None and large < small * LARGE_SHARE:
         sentences.append(f"core, 10,000 nodes: {large:,.0f} per second, less than a third of {small:,.0f}")
     seconds = _figure(answer, "open", "normal_s")

@@ -3,7 +3,8 @@
 A shared machine is slower at one moment than at the next, and other work stretches wall time without end. So a figure
 is taken from the processor time of this process, and a loop of plain Python is timed right before and after each run:
 its rate says how fast one core was just then. A speed is given by wall time, by processor time, and by the latter as
-it would have been on a core that runs the loop at ``CALIBRATED_PER_S`` ("normal"); floors are held against the last.
+it would have been on a core that runs the loop at ``CALIBRATED_PER_S`` ("normal", to compare readings of different
+hours); floors of one core's speed are held against the processor time.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_equal_labels_in_another_order_are_one_key() -> None:
 
 
 def test_memory_is_bounded_and_forgetting_changes_no_answer() -> None:
-    rules = output("scoring", "after.cpu_free_milli + 1").rules()
+    rules = output("scoring", "after.cpu_free_milli >= 0 ? after.cpu_free_milli + 1 : 0").rules()
     for cpu in range(MEMO_LIMIT + 10):
         rules.scoring(ROLE, HOME_CLUSTER, node(), node(cpu), None)
     assert rules.scoring(ROLE, HOME_CLUSTER, node(), node(3), None).value == 4
