@@ -18,7 +18,7 @@ def test_a_floor_that_is_not_reached_is_named() -> None:
         "open": {"normal_s": 2.0},
     }
     assert [sentence.partition(":")[0] for sentence in missed(answer)] == ["simulate", "core, 10,000 nodes", "open"]
-    assert missed({"core, 1,213 nodes": {"per_cpu_s": 15_000}, "core, 10,000 nodes": {"per_normal_s": 5_000}}) == []
+    assert missed({"core, 1,213 nodes": {"per_cpu_s": 15_000}, "core, 10,000 nodes": {"per_cpu_s": 5_000}}) == []
 
 
 @pytest.mark.bench
