@@ -61,6 +61,8 @@ class Draft:
         """Jobs that this cycle placed, refused or ended; asked for membership only."""
         self.left: dict[int, int] = {}
         """How many of each class they are."""
+        self._facts: dict[tuple[int, int, str], QueueFacts] = {}
+        """What rules saw of queues since the last change: who is refused changes nothing, and most are refused."""
 
     def sit(self, queue: QueueNode, seat: DraftSeat) -> None:
         """Put one member on its node."""
@@ -76,6 +78,7 @@ class Draft:
             self._use(queue, seat.flavor, seat.need.ask_on(seat.kind_before), -1)
 
     def _use(self, queue: QueueNode, flavor: str, ask: Ask, sign: int, *, is_promised: bool = False) -> None:
+        self._facts.clear()
         for node in queue.path:
             used = self.used[node.index]
             for resource, amount in ask.resources:
@@ -157,6 +160,7 @@ class Draft:
 
     def leave(self, queue: QueueNode, job: Job, is_placed: bool) -> None:
         """The job no longer waits; if placed, it counts as running."""
+        self._facts.clear()
         self.gone.add(job.id)
         if is_placed:
             self.count_in_array(job)
@@ -178,6 +182,13 @@ class Draft:
 
     def queue_facts(self, node: QueueNode, oldest_ms: int, claim: str = "") -> QueueFacts:
         """What rules see of a queue now; of a cohort, for the claim of a queue below it."""
+        key = (node.index, oldest_ms, claim)
+        found = self._facts.get(key)
+        if found is None:
+            found = self._facts[key] = self._queue_facts(node, oldest_ms, claim)
+        return found
+
+    def _queue_facts(self, node: QueueNode, oldest_ms: int, claim: str) -> QueueFacts:
         share = self.share_ppb(node, claim)
         history = self._state.history.ppb(node.name) if self._state.history is not None else 0
         gpu_keys = [key for key in node.limited if key[1] == GPU]

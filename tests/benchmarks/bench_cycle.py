@@ -239,10 +239,10 @@ def missed(answer: Json) -> list[str]:
     sentences = []
     cold, memory, fair = answer.get("cold"), answer.get("memory"), answer.get("fair")
     if isinstance(cold, dict):
-        if cold["cold_normal_s"] >= COLD_FLOOR_S:
-            sentences.append(f"cold cycle: {cold['cold_normal_s']:.2f} s, the floor is {COLD_FLOOR_S:g} s")
-        if cold["warm_normal_ms"] >= 1_000 * WARM_FLOOR_S:
-            sentences.append(f"warm cycle: {cold['warm_normal_ms']:.1f} ms, the floor is {1_000 * WARM_FLOOR_S:g} ms")
+        if cold["cold_s"] >= COLD_FLOOR_S:
+            sentences.append(f"cold cycle: {cold['cold_s']:.2f} s, the floor is {COLD_FLOOR_S:g} s")
+        if cold["warm_ms"] >= 1_000 * WARM_FLOOR_S:
+            sentences.append(f"warm cycle: {cold['warm_ms']:.1f} ms, the floor is {1_000 * WARM_FLOOR_S:g} ms")
     if isinstance(memory, dict) and memory["peak_bytes"] >= MEMORY_FLOOR_BYTES:
         sentences.append(f"memory: {memory['peak_bytes'] / 1e9:.2f} GB, the floor is {MEMORY_FLOOR_BYTES / 1e9:g} GB")
     if isinstance(fair, dict) and fair["worst_ppm"] >= FAIR_FLOOR_PPM + fair["largest_job_ppm"]:

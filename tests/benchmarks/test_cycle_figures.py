@@ -10,13 +10,13 @@ from tests.benchmarks.machine import keep
 
 def test_a_floor_that_is_not_reached_is_named() -> None:
     slow: dict[str, object] = {
-        "cold": {"cold_normal_s": 1.3, "warm_normal_ms": 20.0},
+        "cold": {"cold_s": 1.3, "warm_ms": 20.0},
         "memory": {"peak_bytes": 4 * 10**9},
         "fair": {"worst_queue": "g1-0", "worst_ppm": 14_000, "largest_job_ppm": 4_000},
     }
     assert len(missed(slow)) == 4
     quick: dict[str, object] = {
-        "cold": {"cold_normal_s": 1.29, "warm_normal_ms": 19.9},
+        "cold": {"cold_s": 1.29, "warm_ms": 19.9},
         "memory": {"peak_bytes": 4 * 10**9 - 1},
         "fair": {"worst_queue": "g1-0", "worst_ppm": 13_999, "largest_job_ppm": 4_000},
     }
