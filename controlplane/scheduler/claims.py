@@ -15,6 +15,8 @@ nobody. Where one resource dominates everywhere, and for a cohort of one queue, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from controlplane.domain.quantities import PPB
 from controlplane.scheduler.draft import Draft
 from controlplane.scheduler.quota import QueueNode
@@ -23,13 +25,16 @@ from controlplane.scheduler.state import Job, State
 
 ANY = ""
 """The claim where it makes no difference: of a queue right below the root, or for rules that do not read shares."""
+Told = Callable[[QueueNode, str], None]
 _SHARES = frozenset({"queue.share_ppb", "queue.weighted_share_ppb", "queue"})
 
 
 class Claims:
     """Of one cycle. A queue with a claim is one that still has jobs to try."""
 
-    def __init__(self, state: State, rules: Rules, draft: Draft) -> None:
+    def __init__(self, state: State, rules: Rules, draft: Draft, came: Told, went: Told) -> None:
+        """``came`` and ``went`` are told when a claim is made below a queue for the first time, and not any more."""
+        self._came, self._went = came, went
         self._state = state
         self._draft = draft
         self._is_read = bool(_SHARES & rules.queue_order_reads)
@@ -52,6 +57,8 @@ class Claims:
             for node in queue.path:
                 below = self._below[node.index]
                 below[claim] = below.get(claim, 0) + 1
+                if below[claim] == 1:
+                    self._came(node, claim)
 
     def withdraw(self, queue: QueueNode) -> None:
         """The queue has nothing more to try."""
@@ -64,6 +71,7 @@ class Claims:
             below[claim] -= 1
             if below[claim] == 0:
                 del below[claim]
+                self._went(node, claim)
 
     def dominant(self, queue: QueueNode, job: Job) -> str:
         """The resource of which the queue would have the largest share with the job; the first by name if two tie."""

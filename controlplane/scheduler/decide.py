@@ -22,9 +22,8 @@ rule about ``now`` in ``scoring`` or ``eligibility`` is not re-asked by the pass
 from __future__ import annotations
 
 import hashlib
-import heapq
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,9 +53,8 @@ from controlplane.domain.ids import JobId, job_label, lease_id
 from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE
-from controlplane.scheduler.agenda import Agenda, Entry, Group, Kept, Order, agenda_for
+from controlplane.scheduler.agenda import Agenda, Entry, Group, Kept, agenda_for
 from controlplane.scheduler.burst import REASK_MS, Burst
-from controlplane.scheduler.claims import Claims
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.elastic import WAITS_FOR_ROOM, Growth, growing_lease, growing_newcomer
 from controlplane.scheduler.explain import fill_in
@@ -71,6 +69,7 @@ from controlplane.scheduler.quota import QueueNode, available_nominal
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
+from controlplane.scheduler.turns import Turns
 from controlplane.scheduler.verdicts import Hold, Refusal, Watch
 
 SEARCH_EVERY_MS = 30_000
@@ -121,15 +120,6 @@ def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
     return Cycle(cycle.close(), cycle.watch)
 
 
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """A queue's place in one cycle: its groups that have not been refused yet, best first."""
-
-    heap: list[tuple[Entry, Group, Iterator[Entry]]] = field(default_factory=list)
-    """(next entry, its group, the entries behind it). Entries are distinct, so that nothing behind them is compared."""
-    is_over: bool = False
-
-
 class _Cycle:
     def __init__(self, state: State, rules: Rules, watch: Watch | None) -> None:
         self._state = state
@@ -143,10 +133,6 @@ class _Cycle:
         self._decisions: list[Decision] = []
         self._digest = hashlib.sha256()
         self._refused: list[tuple[Group, Refusal]] = []
-        self._orders: list[dict[str, Order]] = [{} for _ in state.tree.nodes]
-        """By queue index: claim -> order, as the rules said it."""
-        self._turns: dict[int, _Turn] = {}
-        self._claims = Claims(state, rules, self._draft)
         self._reask_ms: int | None = None
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
         self._reservations = Reservations(state, self._agenda, self._draft, self._packer)
@@ -158,6 +144,7 @@ class _Cycle:
         self._is_searched = False
         self._promised: set[int] = set()
         """Jobs to which room is promised; asked for membership and counted only."""
+        self._turns = Turns(state, rules, self._agenda, self._draft, self._promised)
         self._revoked: set[str] = set()
         """Leases that this cycle revokes; asked for membership only."""
         self._revisions: dict[str, int] = {}
@@ -342,22 +329,7 @@ class _Cycle:
     def refresh(self) -> None:
         """Order the jobs that began to wait, and line up every queue that has work."""
         self._agenda.refresh_jobs(self._state, self._draft)
-        for node in self._state.tree.nodes:
-            groups = self._agenda.groups[node.index]
-            turn = _Turn()
-            for key in [key for key, group in groups.items() if group.head() is None]:
-                del groups[key]
-            for group in groups.values():
-                self._line_up(turn, group, group.live())
-            if turn.heap:
-                self._turns[node.index] = turn
-                self._claims.put(node, turn.heap[0][0].job)
-
-    def _line_up(self, turn: _Turn, group: Group, behind: Iterator[Entry]) -> None:
-        for entry in behind:
-            if entry.id not in self._draft.gone and entry.id not in self._promised:
-                heapq.heappush(turn.heap, (entry, group, behind))
-                return
+        self._turns.line_up()
 
     # --- 4 -----------------------------------------------------------------------------------------------------------
 
@@ -368,8 +340,16 @@ class _Cycle:
                 self._place_on_rent(request.held_for, request.id)
         if self._rules.may_block or self._rules.may_order_backfill:
             self._try_the_chosen()
-        while (queue := self._next_queue()) is not None:
-            self._take_turn(queue, self._turns[queue.index])
+        while (queue := self._turns.next_queue()) is not None:
+            turn = self._turns.take(queue)
+            if turn is None:
+                continue
+            refusal = self._try(turn.entry.job, queue, turn.group)
+            if refusal is None:
+                self._turns.placed(queue, turn)
+            else:
+                self._turn_down(turn.entry.job, queue, turn.group, refusal)
+                self._turns.refused(queue)
 
     def _place_on_rent(self, id_: int, request: str) -> None:
         job = self._state.jobs.get(id_)
@@ -381,82 +361,22 @@ class _Cycle:
         if not queue.is_held and not self._draft.is_array_full(job) and self._quota_refusal(job, queue) is None:
             self._grant_if_it_fits(job, queue, self._agenda.needs_of(self._state, job), mask)
 
-    def _next_queue(self) -> QueueNode | None:
-        """Down the tree: at each level the child that goes first, for the claims of the queues below that remain."""
-        node, claims = self._state.tree.root, self._claims
-        if len(claims.queues) < 2:
-            return next(iter(claims.queues.values()), None)
-        remaining = tuple(claims.below(node))
-        while node.children:
-            ways = [(child, claim) for child in node.children for claim in claims.below(child) if claim in remaining]
-            if len(ways) > 1:
-                ranks = [(self._order(child, claim), child.name) for child, claim in ways]
-                first = min(ranks)
-                ways = [way for way, rank in zip(ways, ranks, strict=True) if rank == first]
-            node, remaining = ways[0][0], tuple(claim for _, claim in ways)
-        return node
-
-    def _order(self, queue: QueueNode, claim: str) -> Order:
-        known = self._orders[queue.index]
-        order = known.get(claim)
-        if order is None:
-            facts = self._draft.queue_facts(queue, self._oldest(queue), claim)
-            answer = self._rules.queue_order(facts, self._state.now_ms)
-            if answer.fault is not None:
-                self._agenda.faults[answer.fault] = None
-            order = known[claim] = tuple(answer.value)
-        return order
-
-    def _order_for(self, job: Job) -> Callable[[QueueNode], Order]:
-        """How queues are ordered for the claim of the job's queue."""
-        claim = self._claims.dominant(self._queue(job), job)
-        return lambda queue: self._order(queue, claim)
-
-    def _oldest(self, queue: QueueNode) -> int:
-        if "queue.oldest_ms" not in self._rules.queue_order_reads:
-            return 0
-        below = [node for node in self._state.tree.nodes if queue in node.path]
-        heads = [group.head() for node in below for group in self._agenda.groups[node.index].values()]
-        return min((head.job.submitted_ms for head in heads if head is not None), default=0)
-
-    def _take_turn(self, queue: QueueNode, turn: _Turn) -> None:
-        entry, group, behind = heapq.heappop(turn.heap)
-        if entry.id in self._draft.gone or entry.id in self._promised:  # placed after it had been lined up
-            self._line_up(turn, group, behind)
-        elif (refusal := self._try(entry.job, queue, group)) is None:
-            self._line_up(turn, group, behind)
-            for node in queue.path:
-                self._orders[node.index].clear()
-        else:
-            self._turn_down(entry.job, queue, group, refusal)
-        self._end_if_empty(queue, turn)
-
-    def _end_if_empty(self, queue: QueueNode, turn: _Turn) -> None:
-        if turn.heap:
-            self._claims.put(queue, turn.heap[0][0].job)
-        else:
-            turn.is_over = True
-            self._claims.withdraw(queue)
-
     def _try_the_chosen(self) -> None:
         """Who holds a reservation was chosen, and is tried before anybody who has come since."""
         for id_ in self._state.reservations:
             job = self._state.jobs.get(id_)
             group = self._agenda.group_of(self._state, job) if job is not None else None
-            turn = self._turns.get(group.queue.index) if group is not None else None
-            if job is None or group is None or turn is None or id_ in self._draft.gone or id_ in self._promised:
+            if job is None or group is None or id_ in self._draft.gone or id_ in self._promised:
                 continue
-            if not any(among is group for _, among, _ in turn.heap):
+            if not self._turns.is_lined_up(group):
                 continue
             refusal = self._try(job, group.queue, group)
             if refusal is None:
-                for node in group.queue.path:
-                    self._orders[node.index].clear()
-                continue
-            turn.heap = [item for item in turn.heap if item[1] is not group]
-            heapq.heapify(turn.heap)
-            self._turn_down(job, group.queue, group, refusal)
-            self._end_if_empty(group.queue, turn)
+                self._turns.used(group.queue)
+            else:
+                self._turns.withdraw(group)
+                self._turn_down(job, group.queue, group, refusal)
+                self._turns.refused(group.queue)
 
     def _turn_down(self, job: Job, queue: QueueNode, group: Group, refusal: Refusal) -> None:
         """What stands for the whole group; and who may still be placed, and in which order, behind it."""
@@ -465,12 +385,7 @@ class _Cycle:
             self._block(job, queue)
         if self._rules.may_order_backfill and self._reservations.made and not self._is_backfilling:
             self._is_backfilling = True
-            for index, turn in self._turns.items():
-                groups = [group for _, group, _ in turn.heap]
-                turn.heap = []
-                for behind in groups:
-                    self._line_up(turn, behind, behind.in_backfill_order())
-                self._end_if_empty(self._state.tree.nodes[index], turn)
+            self._turns.reorder_for_backfill()
 
     def _block(self, job: Job, queue: QueueNode) -> None:
         """Keep back whom the rules do not let pass a blocked job that is about to wait on."""
@@ -479,14 +394,8 @@ class _Cycle:
         answer = self._rules.overtaking(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
-        for index, turn in self._turns.items():
-            scope = "queue" if index == queue.index else "others"
-            if scope in answer.value or turn.is_over:
-                continue
-            kept_back = Refusal(Reason.BEHIND_HEAD, rule=answer.rule)
-            self._refused.extend((group, kept_back) for _, group, _ in turn.heap)
-            turn.heap.clear()
-            self._end_if_empty(self._state.tree.nodes[index], turn)
+        kept_back = self._turns.keep_back(lambda other: ("queue" if other is queue else "others") in answer.value)
+        self._refused.extend((group, Refusal(Reason.BEHIND_HEAD, rule=answer.rule)) for group in kept_back)
 
     # --- 5 -----------------------------------------------------------------------------------------------------------
 
@@ -904,7 +813,7 @@ class _Cycle:
         self.watch.waits_for = made.get(job.id, known.victims if known is not None else ())
         if job.id in self._promised:
             self.watch.refusal = Refusal(Reason.ROOM_PROMISED)
-        fill_in(self.watch, self._state, self._agenda, self._draft, job, self._order_for(job))
+        fill_in(self.watch, self._state, self._agenda, self._draft, job, self._turns.order_for(self._queue(job), job))
 
     def close(self) -> tuple[Decision, ...]:
         """The cycle's own record, last."""
