@@ -361,6 +361,8 @@ class ReservationMade(Event):
     """By the estimates of what runs there; ``None`` where one gives none."""
     nodes: tuple[Name, ...]
     rule: str | None = None
+    cluster: str = ""
+    """Of the nodes; left out where no other cluster has a node of such a name."""
 
 
 class ReservationReleased(Event):

@@ -7,16 +7,24 @@ order of arrival) and are shown to people as ``j123``.
 from __future__ import annotations
 
 import re
-from typing import NewType
+from typing import NamedTuple, NewType
 
 JobId = NewType("JobId", int)
 LeaseId = NewType("LeaseId", str)
 QueueName = NewType("QueueName", str)
 ClusterName = NewType("ClusterName", str)
 NodeName = NewType("NodeName", str)
-"""Unique over all clusters: adapters prefix ``cluster/`` where their own names are not."""
+"""Unique in its cluster; two clusters may well have a node of the same name."""
 RequestId = NewType("RequestId", str)
 """One request for cloud capacity: ``c<position of its cycle>.<ordinal in the cycle>``."""
+
+
+class NodeId(NamedTuple):
+    """One node of one cluster."""
+
+    cluster: str
+    name: str
+
 
 _JOB = re.compile(r"j([1-9][0-9]*)")
 

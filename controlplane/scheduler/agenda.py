@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from controlplane.domain.clusters import NodeState
+from controlplane.domain.ids import NodeId
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import JobFacts, QueueFacts
 from controlplane.scheduler.needs import Column, Need, NodeColumn, is_steady
@@ -145,7 +146,7 @@ class Agenda:
         self.names: list[str] = []
         self.clusters: list[str] = []
         """Those that have a node; sorted."""
-        self.rows: dict[str, int] = {}
+        self.rows: dict[NodeId, int] = {}
         self.nodes: list[Node] = []
         self.rented_rows: list[int] = []
         self.column = NodeColumn(np.zeros(0, dtype=np.int32), 0)
@@ -171,13 +172,14 @@ class Agenda:
         if self._columns_version == state.columns_version:
             return
         self._columns_version = state.columns_version
-        self.nodes = [node for _, node in sorted(state.nodes.items()) if node.state is not NodeState.LOST]
+        there = (node for node in state.nodes.values() if node.state is not NodeState.LOST)
+        self.nodes = sorted(there, key=lambda node: (node.name, node.build.cluster))
         self.outlooks.clear()
         self.names = [node.name for node in self.nodes]
         self.clusters = sorted({node.build.cluster for node in self.nodes})
         self._occupants.clear()
         self.rented_rows = [row for row, node in enumerate(self.nodes) if node.request is not None]
-        self.rows = {name: row for row, name in enumerate(self.names)}
+        self.rows = {node.id: row for row, node in enumerate(self.nodes)}
         kinds = np.fromiter((node.kind for node in self.nodes), dtype=np.int32, count=len(self.nodes))
         self._empty = None
         self._domains = None
@@ -213,7 +215,7 @@ class Agenda:
 
     def node_changed(self, node: Node) -> None:
         """Called by the fold when a node moved to another kind."""
-        row = self.rows.get(node.name)
+        row = self.rows.get(node.id)
         if row is not None and self.nodes[row] is node and self._columns_version >= 0:
             self.column.put(row, node.kind)
 

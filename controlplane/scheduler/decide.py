@@ -311,7 +311,7 @@ class _Cycle:
                 Member(
                     role=seat.role,
                     ordinal=seat.ordinal,
-                    node=seat.node,
+                    node=seat.node.name,
                     gpus=gpus_of(seat.gpus),
                     slices=slices_of(seat.gpus),
                 )
@@ -537,16 +537,24 @@ class _Cycle:
 
     def record_reservations(self) -> None:
         """Say what is reserved now and was not before, and the other way round."""
-        names = self._agenda.names
         made = {reserved.job: reserved for reserved in self._reservations.made}
         for earlier in self._state.reservations.values():
             if earlier.job not in made and earlier.job not in self._draft.gone:
                 self._emit(ReservationReleased(job=earlier.job, cause="not-reserved-now"))
         for job, reserved in made.items():
-            nodes = tuple(names[row] for row in reserved.rows)
+            at = tuple(self._agenda.nodes[row].id for row in reserved.rows)
             known = self._state.reservations.get(job)
-            if known is None or (known.start_ms, known.nodes) != (reserved.start_ms, nodes):
-                self._emit(ReservationMade(job=job, start_ms=reserved.start_ms, nodes=nodes, rule=reserved.rule))
+            if known is None or (known.start_ms, known.nodes) != (reserved.start_ms, at):
+                is_plain = not any(self._state.is_named_twice(node.name) for node in at)
+                self._emit(
+                    ReservationMade(
+                        job=job,
+                        start_ms=reserved.start_ms,
+                        nodes=tuple(node.name for node in at),
+                        rule=reserved.rule,
+                        cluster="" if is_plain else at[0].cluster,
+                    )
+                )
 
     # --- quota and room ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controlplane.domain.events import LeaseGranted, LeaseGrown
+from controlplane.domain.ids import NodeId
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.agenda import Agenda, Order
 from controlplane.scheduler.draft import Draft, DraftSeat
@@ -193,7 +194,7 @@ def growing_newcomer(state: State, agenda: Agenda, job: Job, event: LeaseGranted
     queue = state.tree.by_name[job.cls.spec.queue]
     if len(event.members) >= sum(job.cls.most.values()):
         return None
-    seats = [(member.role, member.ordinal, agenda.rows[member.node]) for member in event.members]
+    seats = [(member.role, member.ordinal, agenda.rows[NodeId(event.cluster, member.node)]) for member in event.members]
     requests = (agenda.nodes[row].request for _, _, row in seats)
     rented = frozenset(request for request in requests if request is not None)
     return Growing(event.lease, job, queue, state.now_ms, 0, seats, rented)

@@ -47,6 +47,7 @@ from controlplane.domain.events import (
     Ticked,
     TypicalJobsConfigured,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.domain.mig import spots
 from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.reasons import Reason
@@ -213,7 +214,7 @@ def _count_pending(state: State, job: Job, change: int) -> None:
 
 def _lease_granted(state: State, event: LeaseGranted) -> None:
     job = state.jobs[event.job]
-    seats = _seats(state, job, event.members)
+    seats = _seats(state, job, event.cluster, event.members)
     rented = {state.nodes[seat.node].request for seat in seats}
     requests = tuple(sorted(name for name in rented if name is not None))
     lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms, number=state.position)
@@ -250,19 +251,14 @@ def _let_go_of_room(state: State, job: int) -> bool:
     return promise is not None or reservation is not None
 
 
-def _seats(state: State, job: Job, members: tuple[Member, ...]) -> tuple[Seat, ...]:
+def _seats(state: State, job: Job, cluster: str, members: tuple[Member, ...]) -> tuple[Seat, ...]:
     asks = {ask.role.name: ask for ask in job.cls.asks}
-    return tuple(
-        Seat(
-            m.node,
-            m.role,
-            m.ordinal,
-            asks[m.role].on(state.nodes[m.node].build),
-            spots(m.gpus, m.slices),
-            state.nodes[m.node].build.flavor,
-        )
-        for m in members
-    )
+    seats: list[Seat] = []
+    for m in members:
+        at = NodeId(cluster, m.node)
+        build = state.nodes[at].build
+        seats.append(Seat(at, m.role, m.ordinal, asks[m.role].on(build), spots(m.gpus, m.slices), build.flavor))
+    return tuple(seats)
 
 
 def _sit(state: State, lease: Lease, seat: Seat) -> None:
@@ -373,7 +369,7 @@ def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
     if node.state is not NodeState.LOST:
         _set_kind(state, node, state.kinds.give_back(node.kind, seat.ask.amounts, seat.gpus))
     elif not node.leases:
-        del state.nodes[node.name]
+        state.drop_node(node)
 
 
 # --- gangs whose members change --------------------------------------------------------------------------------------
@@ -381,7 +377,7 @@ def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
 
 def _lease_grown(state: State, event: LeaseGrown) -> None:
     lease = state.leases[event.lease]
-    seats = tuple(replace(seat, since=event.revision) for seat in _seats(state, lease.job, event.members))
+    seats = tuple(replace(s, since=event.revision) for s in _seats(state, lease.job, lease.cluster, event.members))
     lease.revision = event.revision
     _set_seats(state, lease, lease.seats + seats)
     for seat in seats:
@@ -427,9 +423,9 @@ def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
     queue = _queue(state, lease.job)
     for seat in out:
         _stand_up(state, queue, lease, seat)
-    for name in {seat.node: None for seat in lease.seats}:
-        if name in state.nodes and lease.id not in state.nodes[name].crowded:
-            state.nodes[name].leases[lease.id] = lease
+    for at in {seat.node: None for seat in lease.seats}:
+        if at in state.nodes and lease.id not in state.nodes[at].crowded:
+            state.nodes[at].leases[lease.id] = lease
     rented = {state.nodes[seat.node].request for seat in lease.seats if seat.node in state.nodes}
     requests = tuple(name for name in lease.requests if name in rented)
     left = [name for name in lease.requests if name not in rented]
@@ -441,7 +437,7 @@ def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
 
 def _room_promised(state: State, event: RoomPromised) -> None:
     job = state.jobs[event.job]
-    seats = _seats(state, job, event.members)
+    seats = _seats(state, job, event.cluster, event.members)
     job.recorded_reason = Reason.ROOM_PROMISED
     shrinks = tuple((awaited.lease, awaited.revision) for awaited in event.shrinks)
     state.promises[event.job] = Promise(event.job, event.cluster, seats, event.victims, event.rule, shrinks)
@@ -454,7 +450,8 @@ def _promise_released(state: State, event: PromiseReleased) -> None:
 
 def _reservation_made(state: State, event: ReservationMade) -> None:
     state.reservations.pop(event.job, None)
-    state.reservations[event.job] = Reservation(event.job, event.start_ms, event.nodes, event.rule)
+    at = (NodeId(event.cluster or state.homes.get(name, ("",))[0], name) for name in event.nodes)
+    state.reservations[event.job] = Reservation(event.job, event.start_ms, tuple(at), event.rule)
     state.freed += 1
 
 
@@ -468,14 +465,14 @@ def _reservation_released(state: State, event: ReservationReleased) -> None:
 
 def _node_observed(state: State, event: NodeObserved) -> None:
     build = Build.of(event.cluster, event.flavor, event.shape, event.labels, is_open=event.state is NodeState.READY)
-    node = state.nodes.get(event.node)
+    node = state.nodes.get(NodeId(event.cluster, event.node))
     if node is not None and node.state is not NodeState.LOST:
         state.count_capacity(node.build, -1, is_rented=node.request is not None)
     if event.state is not NodeState.LOST:
         state.count_capacity(build, 1, is_rented=event.request is not None)
     if node is None:
         node = Node(event.node, build, state.kinds.empty(build), event.state, event.request)
-        state.nodes[event.node] = node
+        state.add_node(node)
     node.build, node.state, node.request = build, event.state, event.request
     node.topology = declared(event.topology)
     node.kind = state.kinds.empty(build)
@@ -485,7 +482,7 @@ def _node_observed(state: State, event: NodeObserved) -> None:
         stranded = (lease for lease in node.leases.values() if lease.revoked is None)
         state.stranded.extend(sorted(stranded, key=lambda lease: lease.number))
         if not node.leases:
-            del state.nodes[event.node]
+            state.drop_node(node)
     state.freed += 1
     state.columns_version += 1
 
@@ -496,7 +493,7 @@ def _seat_again(state: State, node: Node) -> None:
     for lease in list(node.leases.values()):
         kind: int | None = node.kind
         for seat in lease.seats:
-            if seat.node != node.name or kind is None:
+            if seat.node != node.id or kind is None:
                 continue
             is_room = can_sit(state.kinds.kinds[kind], seat.ask.amounts, seat.gpus)
             kind = state.kinds.take(kind, seat.ask.amounts, seat.gpus) if is_room else None
@@ -654,7 +651,7 @@ def reset_kinds(state: State) -> None:
         node.kind = state.kinds.empty(node.build)
         for lease in node.leases.values():
             for seat in lease.seats:
-                if seat.node == node.name and node.state is not NodeState.LOST:
+                if seat.node == node.id and node.state is not NodeState.LOST:
                     node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
 
 

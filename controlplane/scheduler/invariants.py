@@ -29,8 +29,8 @@ def check_touched(state: State, events: Iterable[Event]) -> None:
         if isinstance(event, LeaseGranted | LeaseGrown | LeaseShrunk):
             lease = state.leases[event.lease]
             _check_gang(lease)
-            for name in {seat.node: None for seat in lease.seats}:
-                _check_node(state, state.nodes[name])
+            for at in {seat.node: None for seat in lease.seats}:
+                _check_node(state, state.nodes[at])
             _check_quota(state, lease)
         elif isinstance(event, CapacityRequested):
             _check_request(state, event.request)
@@ -63,7 +63,7 @@ def _check_node(state: State, node: Node) -> None:
     other = dict(build.other)
     for lease in node.leases.values():
         for seat in lease.seats:
-            if seat.node != node.name:
+            if seat.node != node.id:
                 continue
             cpu -= seat.ask.amounts.cpu_milli
             memory -= seat.ask.amounts.memory_bytes

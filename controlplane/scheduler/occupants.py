@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from controlplane.domain.ids import NodeId
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.state import Ask, Lease, Seat, State
 
@@ -21,7 +22,9 @@ class Occupant:
     end_ms: int | None = None
 
 
-def occupant_of(state: State, rows: Mapping[str, int], lease: Lease, members: Iterable[Seat] | None = None) -> Occupant:
+def occupant_of(
+    state: State, rows: Mapping[NodeId, int], lease: Lease, members: Iterable[Seat] | None = None
+) -> Occupant:
     """A lease as the draft sees it, or some of its members. Row -1 is a node that is not there any more."""
     queue = state.tree.by_name.get(lease.job.cls.spec.queue, state.tree.root)
     seats = tuple(

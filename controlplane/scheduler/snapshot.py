@@ -13,6 +13,7 @@ import orjson
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState
 from controlplane.domain.events import OverPromise
+from controlplane.domain.ids import NodeId
 from controlplane.domain.model import Model
 from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.domain.workloads import JobSpec
@@ -69,7 +70,9 @@ def take(state: State) -> bytes:
             [promise.job, promise.cluster, _seats(promise.seats), promise.victims, promise.rule, promise.shrinks]
             for promise in state.promises.values()
         ],
-        "reservations": [[r.job, r.start_ms, r.nodes, r.rule] for r in state.reservations.values()],
+        "reservations": [
+            [r.job, r.start_ms, [list(at) for at in r.nodes], r.rule] for r in state.reservations.values()
+        ],
         "history": asdict(state.history) | {"spec": _plain(state.history.spec)} if state.history is not None else None,
         "over_promised": [_plain(promise) for promise in state.over_promised],
         "searched_ms": state.searched_ms,
@@ -128,9 +131,10 @@ def _restore_nodes(state: State, plain: Plain) -> None:
     for name, build, node_state, request, topology, crowded in plain["nodes"]:
         pairs = {key: tuple((item[0], item[1]) for item in build[key]) for key in ("other", "labels")}
         made = Build(**{**build, **pairs})
-        state.nodes[name] = Node(name, made, 0, NodeState(node_state), request, topology=tuple(topology))
-        state.nodes[name].crowded = list(crowded)
-        if state.nodes[name].state is not NodeState.LOST:
+        node = Node(name, made, 0, NodeState(node_state), request, topology=tuple(topology))
+        node.crowded = list(crowded)
+        state.add_node(node)
+        if node.state is not NodeState.LOST:
             state.count_capacity(made, 1, is_rented=request is not None)
 
 
@@ -149,11 +153,11 @@ def _restore_jobs(state: State, plain: Plain) -> None:
             if node is not None and lease.id not in node.crowded:
                 node.leases[lease.id] = lease
     for job_id, cluster, seats, victims, rule, shrinks in plain["promises"]:
-        sat = _restored_seats(state.jobs[job_id], seats)
+        sat = _restored_seats(state.jobs[job_id], cluster, seats)
         awaited = tuple((name, revision) for name, revision in shrinks)
         state.promises[job_id] = Promise(job_id, cluster, sat, tuple(victims), rule, awaited)
     for job_id, start_ms, nodes, rule in plain["reservations"]:
-        state.reservations[job_id] = Reservation(job_id, start_ms, tuple(nodes), rule)
+        state.reservations[job_id] = Reservation(job_id, start_ms, tuple(NodeId(*at) for at in nodes), rule)
     state.searched_ms = plain["searched_ms"]
     state.arrivals = [state.jobs[id_] for id_ in plain["arrivals"] if id_ in state.jobs]
     state.cancels = [state.jobs[id_] for id_ in plain["cancels"] if id_ in state.jobs]
@@ -217,7 +221,7 @@ def _lease(lease: Lease) -> list[object]:
 def _seats(seats: tuple[Seat, ...]) -> list[list[object]]:
     return [
         [
-            seat.node,
+            seat.node.name,
             seat.role,
             seat.ordinal,
             seat.gpus,
@@ -230,11 +234,11 @@ def _seats(seats: tuple[Seat, ...]) -> list[list[object]]:
     ]
 
 
-def _restored_seats(job: Job, seats: list[list[Any]]) -> tuple[Seat, ...]:
+def _restored_seats(job: Job, cluster: str, seats: list[list[Any]]) -> tuple[Seat, ...]:
     asks = {ask.role.name: ask for ask in job.cls.asks}
     return tuple(
-        Seat(node, role, ordinal, asks[role].counting(milli), tuple(gpus), flavor, since, leaving)
-        for node, role, ordinal, gpus, flavor, milli, since, leaving in seats
+        Seat(NodeId(cluster, name), role, ordinal, asks[role].counting(milli), tuple(gpus), flavor, since, leaving)
+        for name, role, ordinal, gpus, flavor, milli, since, leaving in seats
     )
 
 
@@ -251,7 +255,7 @@ def _restored_shapes(rows: list[Any]) -> tuple[tuple[Shape, int], ...]:
 def _restored_lease(state: State, row: list[Any]) -> Lease:
     id_, job_id, attempt, cluster, seats, requests, *rest = row
     job = state.jobs[job_id]
-    sat = _restored_seats(job, seats)
+    sat = _restored_seats(job, cluster, seats)
     return Lease(id_, job, attempt, cluster, sat, tuple(requests), *rest)
 
 

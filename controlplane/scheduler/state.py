@@ -9,6 +9,7 @@ Jobs that are alike in everything that a rule may read, except who they are and 
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import itemgetter
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
 from controlplane.domain.events import OverPromise
-from controlplane.domain.ids import JobId, job_label
+from controlplane.domain.ids import JobId, NodeId, job_label
 from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI, PPM, share_ppb
 from controlplane.domain.queues import ANY_FLAVOR, QueueSpec
 from controlplane.domain.topology import TopologyRequest
@@ -186,7 +187,7 @@ class Job:
 class Seat:
     """One member of a gang where it sits."""
 
-    node: str
+    node: NodeId
     role: str
     ordinal: int
     ask: Ask
@@ -247,6 +248,11 @@ class Node:
     topology: tuple[str, ...] = ()
     """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 
+    @property
+    def id(self) -> NodeId:
+        """Its name and that of its cluster."""
+        return NodeId(self.build.cluster, self.name)
+
 
 @dataclass(slots=True, eq=False)
 class Promise:
@@ -268,7 +274,7 @@ class Reservation:
     job: int
     start_ms: int | None
     """``None``: nobody knows, because what runs there does not say how long."""
-    nodes: tuple[str, ...]
+    nodes: tuple[NodeId, ...]
     rule: str | None = None
 
 
@@ -355,11 +361,7 @@ class State:
         self.budgets: dict[str, BudgetAccount] = {}
         self.typical = TypicalJobs()
         self.kinds = KindTable(self.typical)
-        self.nodes: dict[str, Node] = {}
-        self.capacity: dict[str, int] = {}
-        """By resource, over all nodes that are not lost."""
-        self.owned: dict[Key, int] = {}
-        """(flavor, resource) -> amount, over those of them that are not rented."""
+        self._lay_out()
         self.history: History | None = None
         """What queues have used, where it is remembered."""
         self.over_promised: tuple[OverPromise, ...] = ()
@@ -409,6 +411,16 @@ class State:
         self.charge_keys: dict[tuple[int, str], tuple[tuple[str, Key], ...]] = {}
         self.agenda: Agenda | None = None
 
+    def _lay_out(self) -> None:
+        """The nodes: none yet."""
+        self.nodes: dict[NodeId, Node] = {}
+        self.homes: dict[str, list[str]] = {}
+        """Name of a node -> the clusters that have a node of that name; sorted."""
+        self.capacity: dict[str, int] = {}
+        """By resource, over all nodes that are not lost."""
+        self.owned: dict[Key, int] = {}
+        """(flavor, resource) -> amount, over those of them that are not rented."""
+
     def _tie(self) -> None:
         """What ties jobs to instants and to each other: nothing yet."""
         self.expiries: list[tuple[int, int]] = []
@@ -421,6 +433,24 @@ class State:
         """Job -> jobs that wait for it, in the order of their numbers."""
         self.unfinished: dict[int, None] = {}
         """Jobs that ended otherwise than finished, for those that come and depend on them."""
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def add_node(self, node: Node) -> None:
+        """A node that was not there."""
+        self.nodes[node.id] = node
+        insort(self.homes.setdefault(node.name, []), node.build.cluster)
+
+    def drop_node(self, node: Node) -> None:
+        """It is gone, and nothing runs on it any more."""
+        del self.nodes[node.id]
+        self.homes[node.name].remove(node.build.cluster)
+        if not self.homes[node.name]:
+            del self.homes[node.name]
+
+    def is_named_twice(self, name: str) -> bool:
+        """Whether several clusters have a node of that name."""
+        return len(self.homes.get(name, ())) > 1
 
     # --- what a job asks for -----------------------------------------------------------------------------------------
 

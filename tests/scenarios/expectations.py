@@ -164,7 +164,7 @@ class Expectations:
         for name in expected:
             job = self._stage.plane.state.jobs.get(self._stage.jobs[name])
             lease = self._stage.plane.state.leases.get(job.lease or "") if job is not None else None
-            found[name] = [seat.node for seat in lease.seats] if lease is not None else "nowhere"
+            found[name] = [seat.node.name for seat in lease.seats] if lease is not None else "nowhere"
         return expected, found
 
     def _clusters(self, given: object) -> tuple[object, object]:

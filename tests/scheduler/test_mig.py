@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controlplane.audit.sentences import tell
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import LeaseGranted, LeasePhase
+from controlplane.domain.ids import NodeId
 from controlplane.domain.mig import (
     A30,
     A100_40,
@@ -32,7 +33,7 @@ from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler import mig
 from controlplane.scheduler.decide import decide
-from tests.scheduler.core import GIB, Core, gpus
+from tests.scheduler.core import GIB, HOME, Core, gpus
 
 
 def mig_node(count: int = 1, model: str = "A100-40", *, repartition: bool = False, cut: bool | int = True) -> NodeShape:
@@ -323,7 +324,7 @@ def test_an_idle_gpu_changes_its_mode_only_where_the_node_lets_it() -> None:
     core.finish(job)
     core.cycle(3)
     assert core.placed() == [waits]
-    assert core.state.kinds.kinds[core.state.nodes["node"].kind].gpu_free == (MILLI - 142,)
+    assert core.state.kinds.kinds[core.state.nodes[NodeId(HOME, "node")].kind].gpu_free == (MILLI - 142,)
 
 
 def test_instances_prefer_gpus_in_mig_mode_and_whole_members_the_others() -> None:

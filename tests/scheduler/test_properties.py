@@ -274,8 +274,8 @@ def test_an_ordering_rule_that_is_not_asked_would_be_seen(monkeypatch: Patch) ->
 
 
 def test_a_fold_that_depends_on_its_neighbour_would_be_seen() -> None:
-    """The property compares what two orders come to; two nodes of one name in two clusters do not commute."""
-    first = NodeObserved(cluster="b", node="n", shape=gpus(1), flavor="x")
+    """The property compares what two orders come to; two reports on one node do not commute."""
+    first = NodeObserved(cluster="a", node="n", shape=gpus(1), flavor="x")
     second = NodeObserved(cluster="a", node="n", shape=gpus(2), flavor="x")
     spec = World(0).told[1]
     assert isinstance(spec, ClusterConfigured)

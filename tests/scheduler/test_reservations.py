@@ -81,7 +81,7 @@ def test_nodes_without_a_known_end_are_kept_until_they_have_drained() -> None:
     [made] = core.last(ReservationMade)
     assert made.start_ms is None
     [kept] = made.nodes
-    on_kept = [id_ for id_ in first if core.state.leases[core.lease_of(id_)].seats[0].node == kept]
+    on_kept = [id_ for id_ in first if core.state.leases[core.lease_of(id_)].seats[0].node.name == kept]
     for minute, id_ in enumerate(on_kept, start=2):
         core.submit(job(1, estimate_ms=MINUTE))
         core.finish(id_)

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import LeaseGranted
+from controlplane.domain.ids import NodeId
 from controlplane.domain.quantities import MILLI, memory_milli, mig_milli
 from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.facts import AfterFacts, NodeFacts
 from controlplane.scheduler.rules import Answer
-from tests.scheduler.core import GIB, Core, gpus
+from tests.scheduler.core import GIB, HOME, Core, gpus
 from tests.twins.plain_rules import PlainRules
 
 
@@ -189,4 +190,4 @@ def test_half_a_gpu_is_half_a_gpu_however_it_is_asked(fields: dict[str, int]) ->
     jobs = [core.submit(JobSpec(name="job", queue="team", roles=(role,))) for _ in range(3)]
     core.cycle(1)
     assert core.placed() == jobs[:2]
-    assert core.state.kinds.kinds[core.state.nodes["node"].kind].gpu_free == (0,)
+    assert core.state.kinds.kinds[core.state.nodes[NodeId(HOME, "node")].kind].gpu_free == (0,)

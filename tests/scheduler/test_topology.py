@@ -24,6 +24,7 @@ from controlplane.domain.events import (
     LeasePhase,
     NodeObserved,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.domain.reasons import Reason
 from controlplane.domain.topology import LEVELS, Level, TopologyRequest
 from controlplane.domain.workloads import JobSpec
@@ -323,7 +324,7 @@ def test_b3_two_roles_of_two_need_one_block() -> None:
     observe(world, "b3", 1, {"block": "b"})
     world.cycle()
     assert world.placed() == [waits]
-    assert {seat.node[0] for seat in world.state.leases[world.lease_of(waits)].seats} == {"b"}
+    assert {seat.node.name[0] for seat in world.state.leases[world.lease_of(waits)].seats} == {"b"}
 
 
 def test_topology_is_the_reason_only_while_room_elsewhere_would_do() -> None:
@@ -332,7 +333,7 @@ def test_topology_is_the_reason_only_while_room_elsewhere_would_do() -> None:
     small = [world.submit(job(2, name="small")) for _ in range(2)]
     world.cycle()
     spread = {world.state.leases[world.lease_of(id_)].seats[0].node for id_ in small}
-    assert spread == {"a"}, "best fit"
+    assert spread == {NodeId(HOME, "a")}, "best fit"
     near = world.submit(gang(("m", 4, 1), topology={"required": "rack"}))
     other = world.submit(gang(("m", 4, 1), topology={"required": "rack"}))
     world.cycle()

@@ -37,6 +37,7 @@ from controlplane.domain.events import (
     QueueConfigured,
     Ticked,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.domain.queues import QueueSpec, Quota
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler.state import RequestPhase
@@ -266,7 +267,7 @@ class World(Core):
         self.capacity(request.id, phase, charged=0 if phase is CapacityPhase.FAILED else 1_000)
 
     def _lose_rented(self, name: str) -> None:
-        node = self.state.nodes.get(name)
+        node = self.state.nodes.get(NodeId(CLOUD, name))
         if node is not None:
             shape = gpus(node.build.gpus, node.build.gpu_model)
             self.node(name, shape, NodeState.LOST, cluster=CLOUD, flavor=node.build.flavor, request=node.request)
