@@ -55,7 +55,7 @@ from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.fragmentation import shape_of
 from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Build, KindTable, can_sit
-from controlplane.scheduler.quota import QueueNode, QueueTree, charge
+from controlplane.scheduler.quota import QueueNode, charge, check_ancestors
 from controlplane.scheduler.state import (
     EVICTED,
     EVICTIONS_KEPT,
@@ -583,7 +583,11 @@ def _release_hold(state: State, request: Request) -> None:
 
 def _queue_configured(state: State, event: QueueConfigured) -> None:
     state.queues[event.spec.name] = event.spec
-    state.tree = QueueTree(state.queues)
+    check_ancestors(state.queues, event.spec.name)
+    state.forget_tree()
+    if not state.jobs:  # thousands of queues are configured before the first job comes
+        state.freed += 1
+        return
     recount(state)
     for job in state.jobs.values():
         if job.phase is Phase.WAITING and _queue(state, job).children:
@@ -603,13 +607,9 @@ def _quota_over_promised(state: State, event: QuotaOverPromised) -> None:
 
 def recount(state: State) -> None:
     """After a change of the tree: everything that is kept by queue, from the jobs and leases."""
-    state.charged = state.tree.empty_charges()
-    state.used = [{} for _ in state.tree.nodes]
+    state.forget_tree()
     for cls in state.classes.values():
         cls.waiting = 0
-    state.pending = [0 for _ in state.tree.nodes]
-    state.running = [0 for _ in state.tree.nodes]
-    state.charge_keys = {}
     for job in state.jobs.values():
         if job.phase in (Phase.SUBMITTED, Phase.WAITING):
             _count_pending(state, job, 1)
@@ -620,7 +620,6 @@ def recount(state: State) -> None:
         for seat in lease.seats:
             _use(state, queue, seat.flavor, seat.ask, 1)
     state.freed += 1
-    state.agenda = None
 
 
 def _cluster_configured(state: State, event: ClusterConfigured) -> None:

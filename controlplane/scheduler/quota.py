@@ -65,6 +65,10 @@ Charged = list[dict[Key, int]]
 """By node index: what is charged to each key, overflow of the children included."""
 
 
+MAX_DEPTH = 64
+"""Levels of a tree. What asks for quota goes the whole way up; organisations are some five levels deep."""
+
+
 class QueueTree:
     """All queues, from their specifications. Raises ``ValueError`` in one sentence for a cycle or a missing parent."""
 
@@ -72,7 +76,8 @@ class QueueTree:
         self.root = QueueNode(0, ROOT, None, None)
         self.nodes: list[QueueNode] = [self.root]
         self.by_name: dict[str, QueueNode] = {}
-        _check_parents(specs)
+        for name in sorted(specs):
+            check_ancestors(specs, name)
         children: dict[str, list[str]] = {}
         for name in sorted(specs):
             children.setdefault(specs[name].parent or ROOT, []).append(name)
@@ -193,14 +198,16 @@ def _with_potential(node: QueueNode, key: Key, cell: Cell) -> Cell:
     return Cell(cell.nominal, cell.subtree, cell.guaranteed, cell.borrowing_limit, min(most, MAX_AMOUNT))
 
 
-def _check_parents(specs: Mapping[str, QueueSpec]) -> None:
-    for name in sorted(specs):
-        seen = {name}
-        at = specs[name].parent
-        while at is not None:
-            if at not in specs:
-                raise ValueError(f"queue {name!r} is below {at!r}, which is not a queue; configure {at!r} first")
-            if at in seen:
-                raise ValueError(f"queue {name!r} is below itself by way of {at!r}; break the cycle")
-            seen.add(at)
-            at = specs[at].parent
+def check_ancestors(specs: Mapping[str, QueueSpec], name: str) -> None:
+    """Whether the way from a queue to the root is sound. Raises ``ValueError`` in one sentence if it is not."""
+    seen = {name}
+    at = specs[name].parent
+    while at is not None:
+        if at not in specs:
+            raise ValueError(f"queue {name!r} is below {at!r}, which is not a queue; configure {at!r} first")
+        if at in seen:
+            raise ValueError(f"queue {name!r} is below itself by way of {at!r}; break the cycle")
+        if len(seen) >= MAX_DEPTH:
+            raise ValueError(f"queue {name!r} is more than {MAX_DEPTH} levels below the root; make the tree flatter")
+        seen.add(at)
+        at = specs[at].parent

@@ -21,7 +21,6 @@ from controlplane.scheduler.fold import recount, reset_kinds
 from controlplane.scheduler.fragmentation import Shape, TypicalJobs
 from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Build
-from controlplane.scheduler.quota import QueueTree
 from controlplane.scheduler.state import (
     BudgetAccount,
     Counts,
@@ -102,7 +101,7 @@ def restore(body: bytes) -> State:
     state.policy_name, state.policy_digest, state.policy_files = plain["policy"]
     state.faults = dict.fromkeys(plain["faults"])
     state.queues = {spec["name"]: QueueSpec.model_validate(spec) for spec in plain["queues"]}
-    state.tree = QueueTree(state.queues)
+    state.forget_tree()
     state.clusters = {spec["name"]: ClusterSpec.model_validate(spec) for spec in plain["clusters"]}
     for spec, settled, promised in plain["budgets"]:
         budget = Budget.model_validate(spec)

@@ -377,8 +377,8 @@ class State:
         """By job, in the order in which they were made."""
         self.searched_ms: int | None = None
         """When victims were last looked for on behalf of everybody."""
-        self.tree = QueueTree({})
-        self.charged: Charged = self.tree.empty_charges()
+        self._tree: QueueTree | None = QueueTree({})
+        self.charged: Charged = self._tree.empty_charges()
         self.used: list[dict[str, int]] = [{}]
         """By queue index: resource -> amount over all flavors, all below included."""
         self.pending: list[int] = [0]
@@ -433,6 +433,24 @@ class State:
         """Job -> jobs that wait for it, in the order of their numbers."""
         self.unfinished: dict[int, None] = {}
         """Jobs that ended otherwise than finished, for those that come and depend on them."""
+
+    @property
+    def tree(self) -> QueueTree:
+        """The queues as they are configured."""
+        if self._tree is None:
+            self._tree = QueueTree(self.queues)
+            self.charged = self._tree.empty_charges()
+            self.used = [{} for _ in self._tree.nodes]
+            self.pending = [0 for _ in self._tree.nodes]
+            self.running = [0 for _ in self._tree.nodes]
+            self.charge_keys = {}
+        return self._tree
+
+    def forget_tree(self) -> None:
+        """The queues have changed. The tree, and all that is kept by queue, is made anew when it is next looked at, and
+        empty: counting is the fold's affair."""
+        self._tree = None
+        self.agenda = None
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
