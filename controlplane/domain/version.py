@@ -2,5 +2,8 @@
 
 from __future__ import annotations
 
-CORE = "1"
+CORE = "2"
 """Changes whenever an old log would decide differently; see CHANGELOG.md."""
+FIRST_CORE = "1"
+KNOWN_CORES = (FIRST_CORE, CORE)
+"""Versions whose rules this code still follows: a cycle is decided again by the version that decided it."""

@@ -104,6 +104,8 @@ class Burst:
         self.reask_ms: int | None = None if self._is_round else state.reask_ms
         """When to ask again, though nothing else happens; see ``CycleDecided``."""
         self.requested: list[CapacityRequested] = []
+        self.may_rest = True
+        """Whether offers that failed rest; the first core asked them again at once."""
 
     def has_offers(self) -> bool:
         """Whether there is anything to choose from."""
@@ -164,6 +166,11 @@ class Burst:
     ) -> OfferVerdict | tuple[int, _Choice]:
         """The cost and choice if the rules want the offer and a budget allows it; else why not."""
         name = f"{spec.name}/{offer.name}"
+        rest = self._state.rests.get((spec.name, offer.name)) if self.may_rest else None
+        if rest is not None and rest.until_ms is not None and rest.until_ms > self._state.now_ms:
+            self._ask_again(rest.until_ms)
+            times = "once" if rest.failures == 1 else f"{rest.failures} times in a row"
+            return OfferVerdict(name, f"it failed {times} and rests until {rest.until_ms} ms")
         nodes = self._nodes_needed(self._agenda.needs_of(self._state, job), spec, offer)
         left = offer.max_nodes - self._rented.get((spec.name, offer.name), 0)
         if nodes is None:

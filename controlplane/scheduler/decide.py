@@ -52,7 +52,7 @@ from controlplane.domain.events import (
 from controlplane.domain.ids import JobId, job_label, lease_id
 from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
-from controlplane.domain.version import CORE
+from controlplane.domain.version import CORE, FIRST_CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Kept, agenda_for
 from controlplane.scheduler.burst import REASK_MS, Burst
 from controlplane.scheduler.draft import Draft, DraftSeat
@@ -101,9 +101,10 @@ class Cycle:
     watch: Watch | None = None
 
 
-def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
-    """Run one cycle. ``watched_job`` asks for an account of everything that was tried for one job."""
-    cycle = _Cycle(state, rules, Watch(watched_job) if watched_job is not None else None)
+def decide(state: State, rules: Rules, watched_job: int | None = None, core: str = CORE) -> Cycle:
+    """Run one cycle. ``watched_job`` asks for an account of everything that was tried for one job; ``core`` is the
+    version whose behaviour is asked for, one of :data:`~controlplane.domain.version.KNOWN_CORES`."""
+    cycle = _Cycle(state, rules, Watch(watched_job) if watched_job is not None else None, core)
     cycle.end_what_ended()
     cycle.report_promises()
     cycle.admit()
@@ -121,8 +122,9 @@ def decide(state: State, rules: Rules, watched_job: int | None = None) -> Cycle:
 
 
 class _Cycle:
-    def __init__(self, state: State, rules: Rules, watch: Watch | None) -> None:
+    def __init__(self, state: State, rules: Rules, watch: Watch | None, core: str) -> None:
         self._state = state
+        self._core = core
         self._rules = rules
         self.watch = watch
         self._agenda: Agenda = agenda_for(state, rules)
@@ -654,6 +656,7 @@ class _Cycle:
         burst = Burst(
             self._state, self._rules, self._agenda, self._draft, self.watch, len(self._decisions), self._promised
         )
+        burst.may_rest = self._core != FIRST_CORE
         if not burst.has_offers():
             return
         self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]
@@ -829,7 +832,7 @@ class _Cycle:
         record = CycleDecided(
             cycle=self._state.cycle + 1,
             now_ms=self._state.now_ms,
-            core=CORE,
+            core=self._core,
             policy=self._rules.digest,
             engine=self._rules.engine,
             decisions=len(self._decisions),

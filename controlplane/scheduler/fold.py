@@ -69,6 +69,7 @@ from controlplane.scheduler.state import (
     Request,
     RequestPhase,
     Reservation,
+    Rest,
     Seat,
     State,
 )
@@ -534,7 +535,12 @@ def _capacity_observed(state: State, event: CapacityObserved) -> None:
     request = state.requests.get(event.request)
     if request is None:
         return
+    offer = (request.cluster, request.offer)
+    if event.phase is CapacityPhase.FAILED and request.phase is RequestPhase.ASKED:
+        rest = state.rests.setdefault(offer, Rest())
+        rest.failures, rest.until_ms = rest.failures + 1, None
     if event.phase is CapacityPhase.PROVIDED:
+        state.rests.pop(offer, None)
         if request.phase is RequestPhase.ASKED:
             request.phase = RequestPhase.PROVIDED
             request.idle_since_ms = event.observed_ms
@@ -706,6 +712,8 @@ def _ticked(state: State, event: Ticked) -> None:
     if state.history is not None:
         shares = {name: state.share_ppb(node) for name, node in state.tree.by_name.items()}
         state.history.fold(state.now_ms, shares)
+    for rest in state.rests.values():
+        rest.begin(state.now_ms)
     state.is_requeued = False
     state.freed_at_tick = state.freed
 

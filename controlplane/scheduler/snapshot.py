@@ -33,6 +33,7 @@ from controlplane.scheduler.state import (
     Request,
     RequestPhase,
     Reservation,
+    Rest,
     Seat,
     State,
 )
@@ -76,6 +77,7 @@ def take(state: State) -> bytes:
         "over_promised": [_plain(promise) for promise in state.over_promised],
         "searched_ms": state.searched_ms,
         "requests": [asdict(request) for request in state.requests.values()],
+        "rests": [[*offer, rest.failures, rest.until_ms] for offer, rest in state.rests.items()],
         "arrivals": [job.id for job in state.arrivals if job.id in state.jobs],
         "cancels": [job.id for job in state.cancels if job.id in state.jobs],
         "returned": [job.id for job in state.returned if job.id in state.jobs],
@@ -109,6 +111,7 @@ def restore(body: bytes) -> State:
     _restore_nodes(state, plain)
     _restore_jobs(state, plain)
     state.requests = {request["id"]: _request(request) for request in plain["requests"]}
+    state.rests = {(cluster, offer): Rest(failures, until_ms) for cluster, offer, failures, until_ms in plain["rests"]}
     if (history := plain["history"]) is not None:
         spec = HistorySpec.model_validate(history["spec"])
         state.history = History(

@@ -306,6 +306,24 @@ class Request:
     is_held: bool = True
 
 
+FIRST_REST_MS = 60_000
+LONGEST_REST_MS = 3_600_000
+
+
+@dataclass(slots=True, eq=False)
+class Rest:
+    """An offer that failed is left alone for a while, twice as long after each failure in a row."""
+
+    failures: int = 0
+    until_ms: int | None = None
+    """``None`` until the next tick: agents' clocks are not the log's."""
+
+    def begin(self, now_ms: int) -> None:
+        """A tick has come since it failed last."""
+        if self.until_ms is None:
+            self.until_ms = now_ms + min(LONGEST_REST_MS, FIRST_REST_MS << min(self.failures - 1, 10))
+
+
 @dataclass(slots=True, eq=False)
 class BudgetAccount:
     """A budget and what was taken from it, by window index."""
@@ -371,6 +389,8 @@ class State:
         self.elastic: dict[str, Lease] = {}
         """Those of them whose number of members may change, in the same order."""
         self.requests: dict[str, Request] = {}
+        self.rests: dict[tuple[str, str], Rest] = {}
+        """(cluster, offer) -> how long it rests, since its last requests failed."""
         self.promises: dict[int, Promise] = {}
         """By job, in the order in which they were made."""
         self.reservations: dict[int, Reservation] = {}
