@@ -2,7 +2,8 @@
 
 What a successful verification proves: each decision in the log is what this core, under the policy that the log itself
 carries, decides from the events before it, byte for byte; nothing was decided outside a cycle; no record was changed,
-lost or moved. What it does not prove: that the inputs are true.
+lost or moved; and each snapshot that the log keeps is the state that it folds to there. What it does not prove: that
+the inputs are true.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controlplane.audit.figures import Figures
+from controlplane.audit.snapshots import KeptSnapshots
 from controlplane.domain.codec import MalformedEvent, decode
 from controlplane.domain.events import Author, CycleDecided, Event, PolicyActivated, Ticked
 from controlplane.domain.version import CORE
@@ -90,7 +92,8 @@ class _Diverged(Exception):
 def replay(
     log: EventLog, *, verify: bool = False, until: int | None = None, progress: Progress | None = None
 ) -> ReplayReport:
-    """Fold the log up to ``until`` (its end by default); with ``verify`` check the chain and re-decide every cycle.
+    """Fold the log up to ``until`` (its end by default); with ``verify`` check the chain, re-decide every cycle, and
+    compare the snapshots up to there.
 
     Stops at the first divergence and names it. Raises :class:`~controlplane.domain.codec.UnknownEvent` for a log of a
     newer version, and what the log's ``read`` raises when it cannot be reached.
@@ -106,6 +109,8 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
         replaying.report.divergence = Divergence(chain.damage.position, f"{chain.damage.kind}: {chain.damage.what}")
         replaying.report.position, replaying.report.digest = chain.head
         return replaying.close()
+    if verify:
+        replaying.snapshots = KeptSnapshots(log)
     total = log.head().position if until is None else min(until, log.head().position)
     try:
         for record in log.read(0, until):
@@ -123,6 +128,8 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
 class _Replay:
     def __init__(self, verify: bool) -> None:
         self.report = ReplayReport()
+        self.snapshots: KeptSnapshots | None = None
+        """Those to be compared on the way."""
         self._verify = verify
         self._state = State()
         self._figures = Figures()
@@ -144,11 +151,17 @@ class _Replay:
                 Divergence(record.position, f"{record.type} does not follow from what stands before it: {error!r}")
             ) from error
         self._figures.see(self._state, event)
+        self._compare_snapshot(record.position)
         self.report.events += 1
         self.report.position, self.report.digest = record.position, record.digest
         if isinstance(event, Ticked) and self._verify:
             self._tick = record.position
             self._decide(record)
+
+    def _compare_snapshot(self, position: int) -> None:
+        fault = self.snapshots.fault(self._state) if self.snapshots is not None else None
+        if fault is not None:
+            raise _Diverged(Divergence(position, fault))
 
     def _check_input(self, record: Record, event: Event) -> None:
         """What no writer of ours could have appended, though the chain is sound."""

@@ -111,8 +111,8 @@ def _view(log: str, at: str | None, *, quiet: bool) -> _View:
     from controlplane.cli.past import state_at
 
     with open_for_reading(log) as opened, progress("reading", quiet=quiet) as show:
-        state, head = state_at(opened, position_of(opened, at), show)
-    return _View(state, head)
+        past = state_at(opened, position_of(opened, at), show)
+    return _View(past.state, past.head, past.snapshot)
 
 
 def _waiting(state: State) -> list[Job]:
@@ -129,6 +129,8 @@ class _View:
 
     state: State
     head: Head
+    snapshot: int
+    """The position of the snapshot that it was folded from; 0 if it was folded from the log alone."""
 
     def head_dict(self) -> Row:
         """What every answer begins with. ``position`` and ``digest`` are of the record it was taken at."""
@@ -138,6 +140,7 @@ class _View:
             "digest": self.head.digest,
             "position": self.head.position,
             "events": self.head.position,
+            "snapshot": self.snapshot or None,
             "virtual_s": state.now_ms / 1_000,
             "policy": {"name": state.policy_name, "digest": state.policy_digest},
             "jobs": self.phases(),
@@ -157,7 +160,8 @@ class _View:
 
     def print_head(self) -> None:
         """Where and when this is, and the counts of jobs."""
-        where = f"Position {self.head.position:,}, {instant(self.state.now_ms)} on the log's clock"
+        begun = f" (from the snapshot at {self.snapshot:,})" if self.snapshot else ""
+        where = f"Position {self.head.position:,}{begun}, {instant(self.state.now_ms)} on the log's clock"
         policy = f", policy {self.state.policy_name}" if self.state.policy_name else ""
         counts = ", ".join(f"{count:,} {phase}" for phase, count in self.phases().items() if count)
         print(f"{where}{policy}\nJobs: {counts or 'none'}\n")

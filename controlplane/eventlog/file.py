@@ -85,6 +85,10 @@ class FileLog:
         self._must_be_open()
         return iter(())
 
+    def flaws(self) -> Sequence[str]:
+        self._must_be_open()
+        return ()
+
     def close(self) -> None:
         self._is_open = False
 

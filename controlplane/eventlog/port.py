@@ -149,6 +149,10 @@ class EventLog(Protocol):
     def snapshots(self, core: str) -> Iterator[Snapshot]:
         """Kept snapshots of this core, newest first, each checked to agree with the log's digest at its position."""
 
+    def flaws(self) -> Sequence[str]:
+        """What is not as it was made around the records: a guard that refuses changes, a table, a snapshot that names
+        no record of this log; one clause each, none if all is well. The records themselves are not looked at."""
+
     def close(self) -> None:
         """Release files and connections."""
 

@@ -67,6 +67,12 @@ def revision_of(connection: Connection, name: str) -> str | None:
     return None
 
 
+def missing_tables(connection: Connection) -> list[str]:
+    """The tables of a log that the database lacks."""
+    there = set(inspect(connection).get_table_names())
+    return [made.name for made in (EVENTS, HEAD, SNAPSHOTS) if made.name not in there]
+
+
 def must_be_current(revision: str | None, name: str) -> None:
     """Raise :class:`LogUnusable` unless this version can read a log of that revision."""
     if revision == REVISION:

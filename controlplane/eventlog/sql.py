@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import ClauseElement, Engine, bindparam, delete, func, insert, select, update
+from sqlalchemy import ClauseElement, Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from controlplane.eventlog.chain import Row, head_after, seal
-from controlplane.eventlog.memory import SNAPSHOTS_KEPT
+from controlplane.eventlog.memory import FOREIGN_SNAPSHOT, SNAPSHOTS_KEPT
 from controlplane.eventlog.port import (
     EMPTY,
     Entry,
@@ -42,7 +42,7 @@ from controlplane.eventlog.port import (
     Record,
     Snapshot,
 )
-from controlplane.eventlog.schema import EVENTS, HEAD, SNAPSHOTS
+from controlplane.eventlog.schema import EVENTS, HEAD, SNAPSHOTS, missing_tables
 
 CHUNK = 2_000
 """Records fetched at once: some 1 MB, and 100 microseconds of SQLAlchemy per chunk do not show any more."""
@@ -63,6 +63,8 @@ class Backend:
     """The driver's base of errors: what is fetched or copied past SQLAlchemy raises it bare."""
     fault: Callable[[Exception], LogError]
     """What the caller should do about an error of the driver."""
+    guards: Callable[[Connection], Sequence[str]]
+    """What is wrong with the triggers that refuse changes, one clause each."""
 
 
 _RANGE = select(EVENTS).where(EVENTS.c.position > bindparam("after"), EVENTS.c.position <= bindparam("end"))
@@ -80,6 +82,12 @@ _AGREEING = (
     .join(EVENTS, EVENTS.c.position == SNAPSHOTS.c.position)
     .where(SNAPSHOTS.c.core == bindparam("core"), SNAPSHOTS.c.digest == EVENTS.c.digest)
     .order_by(SNAPSHOTS.c.position.desc(), SNAPSHOTS.c.serial.desc())
+)
+_FOREIGN = (
+    select(SNAPSHOTS.c.position)
+    .outerjoin(EVENTS, EVENTS.c.position == SNAPSHOTS.c.position)
+    .where(func.coalesce(EVENTS.c.digest, "") != SNAPSHOTS.c.digest)
+    .order_by(SNAPSHOTS.c.position, SNAPSHOTS.c.serial)
 )
 _LOADING = select(SNAPSHOTS.c.position, SNAPSHOTS.c.digest, SNAPSHOTS.c.core, SNAPSHOTS.c.body).where(
     SNAPSHOTS.c.serial == bindparam("serial")
@@ -167,6 +175,18 @@ class SqlLog:
         with self._reading() as cursor:
             serials = [serial for (serial,) in self._agreeing.run(cursor, core=core).fetchall()]
         return self._loaded(serials)
+
+    def flaws(self) -> Sequence[str]:
+        self._must_be_open()
+        with named_faults(self._backend), self._backend.engine.connect() as connection:
+            missing = missing_tables(connection)
+            foreign = [] if missing else [position for (position,) in connection.execute(_FOREIGN)]
+            guards = self._backend.guards(connection)
+        return (
+            *(f"the table {name} is missing" for name in missing),
+            *guards,
+            *(FOREIGN_SNAPSHOT.format(position) for position in foreign),
+        )
 
     def close(self) -> None:
         self._is_open = False

@@ -167,6 +167,28 @@ def _is_at_rest(path: Path) -> bool:
     return not waiting.exists() or waiting.stat().st_size == 0
 
 
+def _guard_faults(connection: Connection) -> list[str]:
+    """Compares the triggers with those of a log that is made for it, in memory."""
+    with create_engine("sqlite://").begin() as pristine:
+        migrate(pristine)
+        wanted = _triggers(pristine)
+    there = _triggers(connection)
+    return [
+        *(f"the trigger {name} is missing" for name in wanted if name not in there),
+        *(
+            f"the trigger {name} is not as it was made"
+            for name in wanted
+            if there.get(name, wanted[name]) != wanted[name]
+        ),
+        *(f"the trigger {name} is none of a log's" for name in there if name not in wanted),
+    ]
+
+
+def _triggers(connection: Connection) -> dict[str, str]:
+    rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
+    return {str(name): " ".join(str(sql).split()) for name, sql in rows}
+
+
 # --- connecting -------------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +201,7 @@ def _backend(path: Path, uri: str) -> Backend:
         return _fault(path, error)
 
     engine = _engine(uri, is_new=uri.endswith("=rwc"))
-    return Backend(engine, f"sqlite:///{path}", BEGIN, _insert, sqlite3.Error, fault)
+    return Backend(engine, f"sqlite:///{path}", BEGIN, _insert, sqlite3.Error, fault, _guard_faults)
 
 
 def _engine(uri: str, *, is_new: bool) -> Engine:
