@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from controlplane.audit.canonical import NOT_CANONICAL, canonical
 from controlplane.audit.figures import Figures
 from controlplane.audit.snapshots import KeptSnapshots
 from controlplane.domain.codec import MalformedEvent, decode
@@ -142,7 +143,7 @@ class _Replay:
     def take(self, record: Record) -> None:
         """One more record of the log."""
         event = self._event(record)
-        if self._verify:
+        if self._verify and record.author != Author.DECIDED.value:
             self._check_input(record, event)
         try:
             apply(self._state, record.position, event)
@@ -165,6 +166,10 @@ class _Replay:
 
     def _check_input(self, record: Record, event: Event) -> None:
         """What no writer of ours could have appended, though the chain is sound."""
+        written = canonical(event)
+        if written != record.payload:
+            what = f"{record.type}: {NOT_CANONICAL}"
+            raise _Diverged(Divergence(record.position, what, _shown(written or b""), _shown(record.payload)))
         if isinstance(event, Ticked) and event.now_ms < self._state.now_ms:
             what = f"the clock goes back, from {self._state.now_ms} to {event.now_ms}"
             raise _Diverged(Divergence(record.position, what))

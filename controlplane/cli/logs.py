@@ -27,13 +27,14 @@ SHOWN = 120
 def verify(log: LogUrl, json: Json = False) -> int:
     """Compute every digest of the chain again; name the first record that does not hold.
 
-    This proves that the records are those that were appended, and says whether the database still refuses changes.
-    `replay --verify` proves the decisions among them.
+    This proves that the records are those that were appended, each written in the one way there is, and says whether
+    the database still refuses changes. `replay --verify` proves the decisions among them.
     """
-    from controlplane.eventlog.verify import verify_chain
+    from controlplane.audit.canonical import payload_fault
+    from controlplane.eventlog.verify import Kind, verify_chain
 
     with open_for_reading(log) as opened, progress("verifying", quiet=json) as show:
-        report, flaws = verify_chain(opened, show), opened.flaws()
+        report, flaws = verify_chain(opened, show, payload_fault), opened.flaws()
     damage, ok = report.damage, report.ok and not flaws
     if json:
         found = None if damage is None else {"position": damage.position, "kind": str(damage.kind), "what": damage.what}
@@ -42,7 +43,10 @@ def verify(log: LogUrl, json: Json = False) -> int:
     if damage is None:
         print(f"The chain holds: {plural(report.head.position, 'record')}, digest {report.head.digest}")
     else:
-        print(f"The chain breaks at position {damage.position} ({damage.kind}): {damage.what}")
+        broken = (
+            "The chain breaks" if damage.kind is not Kind.FOREIGN else "The chain holds, but no writer made what stands"
+        )
+        print(f"{broken} at position {damage.position} ({damage.kind}): {damage.what}")
         print(f"Sound up to position {report.head.position}, digest {report.head.digest}.")
     _tell_flaws(flaws)
     return DONE if ok else NO

@@ -36,6 +36,8 @@ class Kind(StrEnum):
     """A sound record that belongs elsewhere: rows were swapped, replaced or inserted."""
     MISSING = "missing"
     """No record, or none that can be read, at a position before the head."""
+    FOREIGN = "foreign"
+    """A record that holds in the chain and that no writer of a log makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,15 @@ class ChainReport:
         return self.damage is None
 
 
-def verify_chain(log: EventLog, progress: Callable[[int, int], None] | None = None) -> ChainReport:
+def verify_chain(
+    log: EventLog,
+    progress: Callable[[int, int], None] | None = None,
+    judge: Callable[[Record], str | None] | None = None,
+) -> ChainReport:
     """Check every record of the log and that it ends where it says. ``progress`` is given (records done, in all).
 
-    Damage is reported, not raised; :class:`LogUnavailable` and :class:`LogUnusable` are raised.
+    ``judge`` says of a record that holds in the chain what else is wrong with it, since this floor does not know what an
+    event means. Damage is reported, not raised; :class:`LogUnavailable` and :class:`LogUnusable` are raised.
     """
     end, unsound_end = _end(log)
     sound = EMPTY
@@ -74,6 +81,9 @@ def verify_chain(log: EventLog, progress: Callable[[int, int], None] | None = No
             digest = _digest(record, sound)
             if digest is None:
                 return ChainReport(sound, _diagnosis(log, record, sound))
+            fault = judge(record) if judge is not None else None
+            if fault is not None:
+                return ChainReport(sound, Damage(record.position, Kind.FOREIGN, fault))
             sound = Head(record.position, digest)
             if progress is not None and sound.position % STEP == 0:
                 progress(sound.position, max(end.position, sound.position))

@@ -95,6 +95,19 @@ def test_an_edited_decision_under_a_sound_chain_is_named(
     assert part(said.answer(), "divergence")["position"] == at
 
 
+def test_a_payload_that_is_written_otherwise_is_named_by_both(
+    tidegate: Tidegate, finished_day: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "edited.db"
+    at = rewritten(finished_day, log, lambda payload: payload.replace(b":", b": "), "job_submitted/1")
+    said = tidegate("log", "verify", "--log", log)
+    assert (said.code, said.err) == (1, "")
+    assert f"no writer made what stands at position {at} (foreign): job_submitted/1: the payload is not" in said.out
+    damage = part(tidegate("log", "verify", "--log", log, "--json").answer(), "damage")
+    assert (damage["position"], damage["kind"]) == (at, "foreign")
+    assert part(tidegate("replay", "--verify", "--log", log, "--json").answer(), "divergence")["position"] == at
+
+
 def test_a_record_that_cannot_follow_is_one_sentence_everywhere(
     tidegate: Tidegate, finished_day: Path, tmp_path: Path
 ) -> None:
