@@ -71,7 +71,7 @@ def verify_chain(
 ) -> ChainReport:
     """Check every record of the log and that it ends where it says. ``progress`` is given (records done, in all).
 
-    ``judge`` says of a record that holds in the chain what else is wrong with it, since this floor does not know what an
+    ``judge`` says of a record that holds in the chain what else is wrong with it; this floor does not know what an
     event means. Damage is reported, not raised; :class:`LogUnavailable` and :class:`LogUnusable` are raised.
     """
     end, unsound_end = _end(log)
