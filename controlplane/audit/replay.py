@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from controlplane.audit.canonical import NOT_CANONICAL, canonical
 from controlplane.audit.figures import Figures
+from controlplane.audit.folding import CANNOT_BE, decide_again, decoded, fold
 from controlplane.audit.snapshots import KeptSnapshots
 from controlplane.domain.codec import MalformedEvent, decode
 from controlplane.domain.events import Author, CycleDecided, Event, PolicyActivated, Ticked
@@ -20,13 +21,11 @@ from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EMPTY, Entry, EventLog, LogDamaged, Record
 from controlplane.eventlog.verify import verify_chain
 from controlplane.policy.bundle import digest_of
-from controlplane.policy.problems import BundleRefused
 from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.entries import SCHEDULER, entry_of
 from controlplane.runtime.rulebook import Rulebook
-from controlplane.scheduler.decide import Decision, decide
-from controlplane.scheduler.fold import apply
-from controlplane.scheduler.invariants import InvariantBroken, check_all
+from controlplane.scheduler.decide import Decision
+from controlplane.scheduler.invariants import check_all
 from controlplane.scheduler.state import State
 
 Progress = Callable[[int, int], None]
@@ -145,19 +144,15 @@ class _Replay:
         event = self._event(record)
         if self._verify and record.author != Author.DECIDED.value:
             self._check_input(record, event)
-        try:
-            apply(self._state, record.position, event)
-        except (KeyError, ValueError, AssertionError, IndexError) as error:
-            raise _Diverged(
-                Divergence(record.position, f"{record.type} does not follow from what stands before it: {error!r}")
-            ) from error
+        fold(self._state, record, event)
         self._figures.see(self._state, event)
         self._compare_snapshot(record.position)
         self.report.events += 1
         self.report.position, self.report.digest = record.position, record.digest
         if isinstance(event, Ticked) and self._verify:
             self._tick = record.position
-            self._decide(record)
+            again = decide_again(self._state, self._rulebook, record.position)
+            self._expected = list(reversed(again.decisions))
 
     def _compare_snapshot(self, position: int) -> None:
         fault = self.snapshots.fault(self._state) if self.snapshots is not None else None
@@ -185,10 +180,7 @@ class _Replay:
             return self._compare(record)
         if self._expected:
             self._refuse_missing(record.position)
-        try:
-            event = decode(record.type, record.payload)
-        except MalformedEvent as error:
-            raise _Diverged(Divergence(record.position, str(error))) from error
+        event = decoded(record)
         if event.AUTHOR.value != record.author:
             raise _Diverged(Divergence(record.position, f"{record.type} by {record.author}, not {event.AUTHOR.value}"))
         if isinstance(event, CycleDecided):
@@ -223,13 +215,6 @@ class _Replay:
             what = f"the cycle was decided by core version {core}, this is {CORE}: verify it with that version"
         return Divergence(record.position, what, _shown(expected.payload), _shown(record.payload))
 
-    def _decide(self, record: Record) -> None:
-        try:
-            rules = self._rulebook.active(self._state)
-        except BundleRefused as error:
-            raise _Diverged(Divergence(record.position, f"the policy in the log does not load: {error}")) from error
-        self._expected = list(reversed(decide(self._state, rules).decisions))
-
     def _refuse_missing(self, position: int) -> None:
         expected = self._expected[-1]
         what = f"{expected.event.TYPE} is missing: the cycle decides it, the log does not have it"
@@ -244,7 +229,7 @@ class _Replay:
         if self._verify:
             try:
                 check_all(self._state)
-            except InvariantBroken as error:
+            except CANNOT_BE as error:
                 raise _Diverged(Divergence(self.report.position, f"an invariant is broken: {error}")) from error
 
     def close(self) -> ReplayReport:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from controlplane.audit.folding import decide_again, decoded, fold
 from controlplane.audit.sentences import amount, asks, tell, tell_offer
 from controlplane.audit.spans import instant, span
 from controlplane.domain.clusters import NodeShape
@@ -33,8 +34,6 @@ from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.eventlog.port import EventLog, Record
 from controlplane.runtime.rulebook import Rulebook
-from controlplane.scheduler.decide import decide
-from controlplane.scheduler.fold import apply
 from controlplane.scheduler.state import Job, State
 from controlplane.scheduler.verdicts import OfferVerdict, Watch
 
@@ -199,11 +198,11 @@ def _watched(log: EventLog, job: int, ticks: list[int], progress: Progress | Non
     """(tick, its instant, what its cycle says of the job), for each of some ticks in order."""
     state, rulebook = State(), Rulebook()
     for record in log.read(0, max(ticks, default=0)):
-        apply(state, record.position, decode(record.type, record.payload))
+        fold(state, record, decoded(record))
         if progress is not None and record.position % _STEP == 0:
             progress(record.position, ticks[-1])
         if record.position in ticks and _is_undecided(state.jobs.get(job)):
-            watch = decide(state, rulebook.active(state), watched_job=job).watch
+            watch = decide_again(state, rulebook, record.position, watched_job=job).watch
             assert watch is not None, "a job that is watched has an account"
             watch.offers = [plainer(offer, state, state.jobs[job].cls.spec) for offer in watch.offers]
             yield record.position, state.now_ms, watch

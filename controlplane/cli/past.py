@@ -33,22 +33,16 @@ def state_at(log: EventLog, position: int | None, show: Report | None) -> Past:
     Raises :class:`~controlplane.eventlog.port.LogDamaged` for a record that cannot follow what stands before it, and
     :class:`~controlplane.domain.codec.UnknownEvent` for a log of a newer version.
     """
-    from controlplane.domain.codec import MalformedEvent, decode
-    from controlplane.eventlog.port import EMPTY, Head, LogDamaged
+    from controlplane.audit.folding import decoded, fold
+    from controlplane.eventlog.port import EMPTY, Head
     from controlplane.runtime.plane import restored
-    from controlplane.scheduler.fold import apply
     from controlplane.scheduler.state import State
 
     end = log.head().position if position is None else position
     state, head = (State(), EMPTY) if end <= FOLDED_WHOLE else restored(log, end)
     begun = head.position
     for record in log.read(begun, end):
-        try:
-            apply(state, record.position, decode(record.type, record.payload))
-        except MalformedEvent as error:
-            raise LogDamaged(record.position, str(error)) from error
-        except (KeyError, ValueError, AssertionError, IndexError) as error:
-            raise LogDamaged(record.position, f"{record.type} does not follow from what stands before it") from error
+        fold(state, record, decoded(record))
         head = Head(record.position, record.digest)
         if show is not None and record.position % STEP == 0:
             show(record.position, end)

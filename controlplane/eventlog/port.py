@@ -63,6 +63,11 @@ class Record(NamedTuple):
     digest: str
 
 
+SHAPES = frozenset((int, str, str, bytes, int, str, str, causation, str, str) for causation in (int, type(None)))
+"""The types of a record's columns. SQLite and JSON keep any type anywhere; as text, ``None`` and 7 would have the same
+digest as the causations None and 7."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A derived state, named by where it was taken; never trusted over the log."""

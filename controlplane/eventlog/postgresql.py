@@ -16,7 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from controlplane.eventlog.chain import Row
 from controlplane.eventlog.port import HeadMoved, LogError, LogUnavailable, LogUnusable
-from controlplane.eventlog.schema import migrate, must_be_current, revision_of
+from controlplane.eventlog.schema import migrate, must_be_current, must_be_known, revision_of
 from controlplane.eventlog.sql import Backend, named_faults
 
 CONNECT_S = 5
@@ -62,8 +62,7 @@ def upgrade_postgresql(url: str) -> None:
     try:
         with named_faults(backend), backend.engine.begin() as connection:
             _lock(connection)
-            if revision_of(connection, backend.url) is None:
-                raise LogUnusable(f"{backend.url} is empty, not a Tidegate log")
+            must_be_known(revision_of(connection, backend.url), backend.url)
             migrate(connection)
     finally:
         backend.engine.dispose()

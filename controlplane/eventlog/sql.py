@@ -32,6 +32,7 @@ from controlplane.eventlog.chain import Row, head_after, seal
 from controlplane.eventlog.memory import FOREIGN_SNAPSHOT, SNAPSHOTS_KEPT
 from controlplane.eventlog.port import (
     EMPTY,
+    SHAPES,
     Entry,
     Head,
     HeadMoved,
@@ -92,6 +93,7 @@ _FOREIGN = (
 _LOADING = select(SNAPSHOTS.c.position, SNAPSHOTS.c.digest, SNAPSHOTS.c.core, SNAPSHOTS.c.body).where(
     SNAPSHOTS.c.serial == bindparam("serial")
 )
+_SNAPSHOT_SHAPE = (int, str, str, bytes)
 _NEWEST = select(SNAPSHOTS.c.serial).order_by(SNAPSHOTS.c.serial.desc()).limit(SNAPSHOTS_KEPT)
 _REPLACING = (
     delete(SNAPSHOTS).where(SNAPSHOTS.c.position == bindparam("at"), SNAPSHOTS.c.core == bindparam("core")),
@@ -147,6 +149,7 @@ class SqlLog:
         if row is None:
             raise LogDamaged(1, "the head of the log is missing")
         position, digest, last, last_digest = row
+        _must_be_a_head(position, digest)
         if (last or 0) != position:
             raise LogDamaged(min(last or 0, position) + 1, f"the head says {position}, the last record is {last or 0}")
         if position and last_digest != digest:
@@ -225,6 +228,7 @@ class SqlLog:
         if row is None:
             raise LogDamaged(1, "the head of the log is missing")
         position, digest = row
+        _must_be_a_head(position, digest)
         if position != expected.position or digest != expected.digest:
             raise HeadMoved(
                 f"{self.url}: expected the head at position {expected.position} ({expected.digest[:12]}), "
@@ -284,6 +288,7 @@ class SqlLog:
         with self._reading() as cursor:
             row = self._afterwards.run(cursor, after=after).fetchone()
         following, head = row if row is not None else (None, 0)
+        _must_be_a_head(head, "")
         if following == after + 1:
             return False  # somebody appended meanwhile
         if following is not None and (until is None or following <= until):
@@ -296,7 +301,8 @@ class SqlLog:
         for serial in serials:
             with self._reading() as cursor:
                 row = self._loading.run(cursor, serial=serial).fetchone()
-            if row is not None:  # another process may have replaced it meanwhile
+            # Another process may have replaced it meanwhile; and what is no snapshot is passed over.
+            if row is not None and _shape(row) == _SNAPSHOT_SHAPE:
                 yield Snapshot(*row)
 
     @contextmanager
@@ -318,7 +324,7 @@ def named_faults(backend: Backend) -> Iterator[None]:
     except DBAPIError as error:
         original = error.orig
         raise backend.fault(original if isinstance(original, Exception) else error) from error
-    except (SQLAlchemyError, backend.error) as error:
+    except (SQLAlchemyError, UnicodeDecodeError, backend.error) as error:
         raise backend.fault(error) from error
 
 
@@ -329,12 +335,24 @@ def _sealed(batches: Iterable[Sequence[Entry]], head: Head) -> Iterator[list[Row
         yield rows
 
 
-def _contiguous(records: Sequence[Record], after: int) -> Sequence[Record]:
-    """The records themselves; :class:`LogDamaged` at the first that is missing or is not bytes and text."""
-    if records and records[-1].position != after + len(records):
-        position = next(number for number, record in enumerate(records, after + 1) if record.position != number)
-        raise LogDamaged(position, f"the record is missing; the next one is {records[position - after - 1].position}")
-    for record in records:
-        if record.payload.__class__ is not bytes:
-            raise LogDamaged(record.position, "the payload is not stored as bytes")
-    return records
+def _must_be_a_head(position: object, digest: object) -> None:
+    """Raise :class:`LogDamaged` for what is no head; SQLite keeps values of any type in any column."""
+    if type(position) is not int or type(digest) is not str or position < 0:
+        raise LogDamaged(1, "the head of the log is no position and digest")
+
+
+def _contiguous(records: Sequence[Record], after: int) -> Iterator[Record]:
+    """The records themselves; :class:`LogDamaged` at the first that is missing or is none."""
+    if not records or (records[-1].position == after + len(records) and SHAPES.issuperset(map(_shape, records))):
+        yield from records
+        return
+    for number, record in enumerate(records, after + 1):
+        if record.position != number:
+            raise LogDamaged(number, f"the record is missing; the next one is {record.position}")
+        if _shape(record) not in SHAPES:
+            raise LogDamaged(number, "a column does not hold the type of value that was written into it")
+        yield record
+
+
+def _shape(row: Sequence[object]) -> tuple[type, ...]:
+    return tuple(map(type, row))

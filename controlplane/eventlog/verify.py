@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from controlplane.eventlog.port import EMPTY, EventLog, Head, LogDamaged, Record
+from controlplane.eventlog.port import EMPTY, SHAPES, EventLog, Head, LogDamaged, Record
 
 STEP = 10_000
 """Records between two calls of ``progress``."""
@@ -21,10 +21,6 @@ REACH = 1_000
 
 SEPARATORS = 8
 """After each column before the payload. One more, and a border between columns was moved."""
-_SHAPES = frozenset(
-    (int, str, str, bytes, int, str, str, causation, str, str)
-    for causation in (int, type(None))  # as text, "None" and "7" would have the same digest as None and 7
-)
 
 
 class Kind(StrEnum):
@@ -108,7 +104,7 @@ def _digest(record: Record, sound: Head) -> str | None:
         previous == sound.digest
         and sha256(columns.encode("utf-8", "surrogatepass") + payload).hexdigest() == digest
         and columns.count("\x1f") == SEPARATORS
-        and tuple(map(type, record)) in _SHAPES
+        and tuple(map(type, record)) in SHAPES
     ):
         return digest
     return None

@@ -24,6 +24,14 @@ DATA = "data:"
 """A path that begins so lies in the folder of traces (``TIDEGATE_DATA``, or ``../shared/data``)."""
 
 
+LATEST_MS = 2**50
+"""The last instant at which something of a world may be due: 35,000 years. What is reckoned from there, such as the end
+of a run, deadlines and the turn of a budget's window, stays among the integers that events can hold."""
+
+Instant = Annotated[int, Field(ge=0, le=LATEST_MS)]
+"""Milliseconds from the beginning of the run, or until its end."""
+
+
 class WorldFault(Exception):
     """A world file that cannot be used: one sentence with file, line, what is wrong and what to do."""
 
@@ -44,7 +52,7 @@ class WorldCluster(ClusterSpec):
 class ScriptedJob(Model):
     """One job, written out."""
 
-    at_ms: Millis = 0
+    at_ms: Instant = 0
     spec: JobSpec
     runtime_ms: Millis | None = None
     """``None`` never ends."""
@@ -105,10 +113,10 @@ class World(Model):
     workload: Workload
     tick_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 1_000
     """Cycles happen at multiples of this; what comes in between waits for the next."""
-    until_ms: Millis | None = None
+    until_ms: Instant | None = None
     """Stop here at the latest; ``None`` runs until nothing is left to happen, but no longer than ``drain_ms`` after the
     last arrival."""
-    drain_ms: Millis = 14 * 86_400_000
+    drain_ms: Instant = 14 * 86_400_000
 
     @model_validator(mode="after")
     def _parents_come_first(self) -> Self:
@@ -175,14 +183,16 @@ def _line(node: Node, loc: Sequence[str | int]) -> int:
 
 
 def data_path(path: str, world_file: Path) -> Path:
-    """Where a file named by a world lies."""
+    """Where a file named by a world lies. Raises :class:`WorldFault` for what can be no path."""
+    if "\0" in path:
+        raise WorldFault(f"{world_file}: {path!r} is no path; correct it")
     if path.startswith(DATA):
         return Path(os.environ.get("TIDEGATE_DATA", "../shared/data")) / path[len(DATA) :]
     return world_file.parent / path
 
 
 def jobs_of(world: World, world_file: Path) -> list[TraceJob]:
-    """The workload by arrival, ties in the order of the source. Raises :class:`IntakeError`."""
+    """The workload by arrival, ties in the order of the source. Raises :class:`IntakeError` and :class:`WorldFault`."""
     workload = world.workload
     if workload.generate is not None:
         jobs = list(generate(workload.generate, world.seed))
@@ -194,7 +204,11 @@ def jobs_of(world: World, world_file: Path) -> list[TraceJob]:
         jobs = swf.read_jobs(data_path(workload.swf.file, world_file)).jobs[: workload.swf.most]
     else:
         jobs = [_scripted(job) for job in workload.jobs or ()]
-    return sorted(jobs, key=lambda job: job.arrival_ms)
+    jobs.sort(key=lambda job: job.arrival_ms)
+    if jobs and jobs[-1].arrival_ms > LATEST_MS:
+        what = f"a job of the workload arrives after {jobs[-1].arrival_ms:,} ms, and no run goes beyond {LATEST_MS:,}"
+        raise WorldFault(f"{place_in(world_file, ('workload',))}: {what}; let its times begin near zero")
+    return jobs
 
 
 def _openb_jobs(source: OpenbWorkload, world: World, world_file: Path) -> list[TraceJob]:
