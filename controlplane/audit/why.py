@@ -249,10 +249,13 @@ def jobs_named(log: EventLog, name: str) -> list[int]:
 
 
 def position_at(log: EventLog, at_ms: int) -> int:
-    """The position of the last record that was made at or before an instant of the log's clock; 0 if none was."""
+    """The position of the last record that was made at or before an instant of the log's clock; 0 if none was.
+
+    What comes in between two cycles is recorded with the later one, in front of its tick: it belongs to that instant.
+    """
     last = 0
     for record in log.read():
-        if record.type == Ticked.TYPE and record.recorded_at_ms > at_ms:
+        if record.recorded_at_ms > at_ms:
             break
         last = record.position
     return last
