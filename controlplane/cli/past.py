@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from controlplane.cli.console import Report
 
 if TYPE_CHECKING:
+    from controlplane.audit.rule_faults import RuleFault
     from controlplane.eventlog.port import EventLog, Head
     from controlplane.scheduler.state import State
 
@@ -25,6 +26,8 @@ class Past:
     head: Head
     snapshot: int
     """The position of the snapshot that folding began with, which only ``replay --verify`` proves; 0 for none."""
+    faults: tuple[RuleFault, ...]
+    """Rules of the active policy that have erred."""
 
 
 def state_at(log: EventLog, position: int | None, show: Report | None) -> Past:
@@ -34,6 +37,7 @@ def state_at(log: EventLog, position: int | None, show: Report | None) -> Past:
     :class:`~controlplane.domain.codec.UnknownEvent` for a log of a newer version.
     """
     from controlplane.audit.folding import decoded, fold
+    from controlplane.audit.rule_faults import RuleFaults
     from controlplane.eventlog.port import EMPTY, Head
     from controlplane.runtime.plane import restored
     from controlplane.scheduler.state import State
@@ -41,9 +45,12 @@ def state_at(log: EventLog, position: int | None, show: Report | None) -> Past:
     end = log.head().position if position is None else position
     state, head = (State(), EMPTY) if end <= FOLDED_WHOLE else restored(log, end)
     begun = head.position
+    faults = RuleFaults()
     for record in log.read(begun, end):
-        fold(state, record, decoded(record))
+        event = decoded(record)
+        fold(state, record, event)
+        faults.see(record.position, event)
         head = Head(record.position, record.digest)
         if show is not None and record.position % STEP == 0:
             show(record.position, end)
-    return Past(state, head, begun)
+    return Past(state, head, begun, tuple(faults.known(state.policy_digest, state.faults)))

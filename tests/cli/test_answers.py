@@ -29,7 +29,7 @@ ANSWERS: dict[str, set[str]] = {
     "jobs": {"jobs", "live", "listed", "virtual_s", "policy", "placements", "snapshot"},
     "queues": {"jobs", "queues", "virtual_s"},
     "clusters": {"jobs", "clusters", "virtual_s"},
-    "top": {"jobs", "clusters", "queues", "budgets", "longest_waiting"},
+    "top": {"jobs", "clusters", "queues", "budgets", "longest_waiting", "rule_faults"},
 }  # fmt: skip
 
 
