@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from controlplane.audit.rule_faults import RuleFaults
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.events import (
     CapacityObserved,
@@ -68,6 +69,7 @@ class Figures:
         """Node -> its milli-GPU, 0 for a lost one."""
         self._used: dict[str, int] = {"home": 0, "cloud": 0}
         self._held: dict[str, tuple[str, int]] = {}
+        self.rule_faults = RuleFaults()
         self.charged_micro_usd = 0
         self.requests = 0
         self._longest: tuple[int, int] | None = None
@@ -94,6 +96,7 @@ class Figures:
                 self._node(state, event)
             case CycleDecided():
                 self.decisions += event.decisions
+                self.rule_faults.see(state.position, event)
             case CapacityRequested():
                 self.requests += 1
             case CapacityObserved(phase=CapacityPhase.RELEASED | CapacityPhase.FAILED):
@@ -183,6 +186,7 @@ class Figures:
                 "requests": self.requests,
                 "placements": counts.burst_placements,
             },
+            "rule_faults": [fault.as_dict() for fault in self.rule_faults],
             "over_promised": [promise.model_dump() for promise in state.over_promised],
             "allocated_gpu_milli": state.used[0].get(GPU, 0),
             "capacity_gpu_milli": state.capacity.get(GPU, 0),

@@ -2,7 +2,8 @@
 
 What a successful verification proves: each decision in the log is what this core, under the policy that the log itself
 carries, decides from the events before it, byte for byte; nothing was decided outside a cycle; no record was changed,
-lost or moved. What it does not prove: that the inputs are true.
+lost or moved; and each snapshot that the log keeps is the state that it folds to there. What it does not prove: that
+the inputs are true.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from controlplane.audit.canonical import NOT_CANONICAL, canonical
 from controlplane.audit.figures import Figures
+from controlplane.audit.folding import CANNOT_BE, decide_again, decoded, fold
+from controlplane.audit.snapshots import KeptSnapshots
 from controlplane.domain.codec import MalformedEvent, decode
 from controlplane.domain.events import Author, CycleDecided, Event, PolicyActivated, Ticked
 from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EMPTY, Entry, EventLog, LogDamaged, Record
 from controlplane.eventlog.verify import verify_chain
 from controlplane.policy.bundle import digest_of
-from controlplane.policy.problems import BundleRefused
 from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.entries import SCHEDULER, entry_of
 from controlplane.runtime.rulebook import Rulebook
-from controlplane.scheduler.decide import Decision, decide
-from controlplane.scheduler.fold import apply
-from controlplane.scheduler.invariants import InvariantBroken, check_all
+from controlplane.scheduler.decide import Decision
+from controlplane.scheduler.invariants import check_all
 from controlplane.scheduler.state import State
 
 Progress = Callable[[int, int], None]
@@ -90,7 +92,8 @@ class _Diverged(Exception):
 def replay(
     log: EventLog, *, verify: bool = False, until: int | None = None, progress: Progress | None = None
 ) -> ReplayReport:
-    """Fold the log up to ``until`` (its end by default); with ``verify`` check the chain and re-decide every cycle.
+    """Fold the log up to ``until`` (its end by default); with ``verify`` check the chain, re-decide every cycle, and
+    compare the snapshots up to there.
 
     Stops at the first divergence and names it. Raises :class:`~controlplane.domain.codec.UnknownEvent` for a log of a
     newer version, and what the log's ``read`` raises when it cannot be reached.
@@ -106,6 +109,8 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
         replaying.report.divergence = Divergence(chain.damage.position, f"{chain.damage.kind}: {chain.damage.what}")
         replaying.report.position, replaying.report.digest = chain.head
         return replaying.close()
+    if verify:
+        replaying.snapshots = KeptSnapshots(log)
     total = log.head().position if until is None else min(until, log.head().position)
     try:
         for record in log.read(0, until):
@@ -123,6 +128,8 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
 class _Replay:
     def __init__(self, verify: bool) -> None:
         self.report = ReplayReport()
+        self.snapshots: KeptSnapshots | None = None
+        """Those to be compared on the way."""
         self._verify = verify
         self._state = State()
         self._figures = Figures()
@@ -135,23 +142,29 @@ class _Replay:
     def take(self, record: Record) -> None:
         """One more record of the log."""
         event = self._event(record)
-        if self._verify:
+        if self._verify and record.author != Author.DECIDED.value:
             self._check_input(record, event)
-        try:
-            apply(self._state, record.position, event)
-        except (KeyError, ValueError, AssertionError, IndexError) as error:
-            raise _Diverged(
-                Divergence(record.position, f"{record.type} does not follow from what stands before it: {error!r}")
-            ) from error
+        fold(self._state, record, event)
         self._figures.see(self._state, event)
+        self._compare_snapshot(record.position)
         self.report.events += 1
         self.report.position, self.report.digest = record.position, record.digest
         if isinstance(event, Ticked) and self._verify:
             self._tick = record.position
-            self._decide(record)
+            again = decide_again(self._state, self._rulebook, record.position)
+            self._expected = list(reversed(again.decisions))
+
+    def _compare_snapshot(self, position: int) -> None:
+        fault = self.snapshots.fault(self._state) if self.snapshots is not None else None
+        if fault is not None:
+            raise _Diverged(Divergence(position, fault))
 
     def _check_input(self, record: Record, event: Event) -> None:
         """What no writer of ours could have appended, though the chain is sound."""
+        written = canonical(event)
+        if written != record.payload:
+            what = f"{record.type}: {NOT_CANONICAL}"
+            raise _Diverged(Divergence(record.position, what, _shown(written or b""), _shown(record.payload)))
         if isinstance(event, Ticked) and event.now_ms < self._state.now_ms:
             what = f"the clock goes back, from {self._state.now_ms} to {event.now_ms}"
             raise _Diverged(Divergence(record.position, what))
@@ -167,10 +180,7 @@ class _Replay:
             return self._compare(record)
         if self._expected:
             self._refuse_missing(record.position)
-        try:
-            event = decode(record.type, record.payload)
-        except MalformedEvent as error:
-            raise _Diverged(Divergence(record.position, str(error))) from error
+        event = decoded(record)
         if event.AUTHOR.value != record.author:
             raise _Diverged(Divergence(record.position, f"{record.type} by {record.author}, not {event.AUTHOR.value}"))
         if isinstance(event, CycleDecided):
@@ -205,13 +215,6 @@ class _Replay:
             what = f"the cycle was decided by core version {core}, this is {CORE}: verify it with that version"
         return Divergence(record.position, what, _shown(expected.payload), _shown(record.payload))
 
-    def _decide(self, record: Record) -> None:
-        try:
-            rules = self._rulebook.active(self._state)
-        except BundleRefused as error:
-            raise _Diverged(Divergence(record.position, f"the policy in the log does not load: {error}")) from error
-        self._expected = list(reversed(decide(self._state, rules).decisions))
-
     def _refuse_missing(self, position: int) -> None:
         expected = self._expected[-1]
         what = f"{expected.event.TYPE} is missing: the cycle decides it, the log does not have it"
@@ -226,7 +229,7 @@ class _Replay:
         if self._verify:
             try:
                 check_all(self._state)
-            except InvariantBroken as error:
+            except CANNOT_BE as error:
                 raise _Diverged(Divergence(self.report.position, f"an invariant is broken: {error}")) from error
 
     def close(self) -> ReplayReport:

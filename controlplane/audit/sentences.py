@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from controlplane.audit.spans import instant, span
 from controlplane.domain.events import OverPromise, Tally, TopologyShort
@@ -105,8 +105,8 @@ def _asked_role(role: Role, *, named: bool) -> str:
     return f"{who} with {', '.join([gpus, *rest])}{' each' if role.count > 1 else ''}"
 
 
-def tell(watch: Watch) -> list[str]:
-    """The account, the binding reason first."""
+def tell(watch: Watch, errors: Sequence[str] = ()) -> list[str]:
+    """The account, the binding reason first; behind it, as the likely cause, the rules that erred about the job."""
     lines: list[str] = []
     if watch.is_granted:
         lines.append("This cycle placed it.")
@@ -116,6 +116,7 @@ def tell(watch: Watch) -> list[str]:
         lines.append(f"Reason {watch.refusal.reason.slug}: {_MEANING[watch.refusal.reason]}{short}{rule}.")
     else:
         lines.append("The cycle was not asked about it: it did not wait then.")
+    lines.extend(errors)
     if not watch.is_granted:
         # After a placement these would tell what is left for another such job.
         lines.extend(_quota(quota) for quota in watch.quotas)
@@ -183,6 +184,8 @@ def smallest_change(watch: Watch) -> str:
             return _nearer(watch)
         case Reason.CAPACITY | Reason.BUDGET:
             return _freed(watch)
+        case Reason.NOT_ELIGIBLE if watch.faults:
+            return "an eligibility rule that does not err, or lets it onto one of these nodes"
         case _:
             return _CHANGES.get(refusal.reason, "")
 

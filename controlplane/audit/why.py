@@ -8,12 +8,14 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from controlplane.audit.folding import decide_again, decoded, fold
+from controlplane.audit.rule_faults import RuleFault, RuleFaults
 from controlplane.audit.sentences import amount, asks, tell, tell_offer
 from controlplane.audit.spans import instant, span
 from controlplane.domain.clusters import NodeShape
-from controlplane.domain.codec import decode
 from controlplane.domain.events import (
     CapacityRequested,
+    CycleDecided,
     Event,
     JobEnded,
     JobRefused,
@@ -33,8 +35,6 @@ from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.eventlog.port import EventLog, Record
 from controlplane.runtime.rulebook import Rulebook
-from controlplane.scheduler.decide import decide
-from controlplane.scheduler.fold import apply
 from controlplane.scheduler.state import Job, State
 from controlplane.scheduler.verdicts import OfferVerdict, Watch
 
@@ -42,6 +42,8 @@ Progress = Callable[[int, int], None]
 _STEP = 2_000
 _FIRST, _LAST = 4, 8
 """So many moments of a job's history are told from its beginning and from its end; the others are counted."""
+_OTHERS = 3
+"""So many rules that erred about other things are told."""
 NODES_WILL_NOT_DO = "its nodes do not hold the job, or the eligibility rules refuse them"
 """What a cycle answers about an offer for either cause."""
 _STARTED_NEVER = ("refused", "expired", "cancelled")
@@ -82,6 +84,10 @@ class Account:
     first_offers: list[tuple[int, OfferVerdict]] = field(default_factory=list)
     """What the first cycle that saw it answered about offers, and when: later ones ask only when something may have
     changed."""
+    erred: list[RuleFault] = field(default_factory=list)
+    """Rules that erred about this very job in the cycle that is told about."""
+    others_erred: list[RuleFault] = field(default_factory=list)
+    """Other rules of the policy of that cycle that have erred by the end."""
 
     @property
     def reason(self) -> Reason | None:
@@ -113,13 +119,17 @@ class Account:
                 for at_ms, offer in self.first_offers
             ],
             "history": [moment.as_dict() for moment in self.history],
+            "rule_faults": [
+                {**fault.as_dict(), "concerns_job": fault in self.erred} for fault in (*self.erred, *self.others_erred)
+            ],
             "answer": self.sentences(),
         }
         return {**own, **_watch_dict(self.watch)}
 
     def sentences(self) -> list[str]:
         """The answer for a person, the most important first."""
-        return [f"{self._head()}.", asks(self.spec), *self._reasons(), *self._rented(), *self._happened()]
+        answer = [*self._reasons(), *self._rented(), *self._errors()]
+        return [f"{self._head()}.", asks(self.spec), *answer, *self._happened()]
 
     def _head(self) -> str:
         head = f"{job_label(JobId(self.job))} ({self.spec.name}, queue {self.spec.queue}) is {self.phase}"
@@ -135,14 +145,17 @@ class Account:
         is_waiting = self.started_ms is None or self.phase == "waiting"
         if self.watch is None:
             return [] if is_waiting else ["The first cycle that saw it placed it."]
+        errors = [f"A rule erred about it: {fault.sentence('in this cycle')}." for fault in self.erred]
+        told = tell(self.watch, errors)
         if self.watch.is_granted:
-            return tell(self.watch)
+            return told
         if self.watch.refusal is None and self.phase in _STARTED_NEVER:
-            return []  # no cycle placed or refused it for now: what happened to it says all
+            # No cycle placed or refused it for now: what happened to it says all, but for the rules that erred.
+            return errors
         if is_waiting:
             again = "It waits again, since its last start has ended. " if self.started_ms is not None else ""
-            return [f"{again}What the cycle of {where} says:", *tell(self.watch)]
-        return [f"Why it waited: the last cycle that refused it for this, at {where}, says:", *tell(self.watch)]
+            return [f"{again}What the cycle of {where} says:", *told]
+        return [f"Why it waited: the last cycle that refused it for this, at {where}, says:", *told]
 
     def _rented(self) -> list[str]:
         if self.watch is None or self.watch.is_granted or self.watch.offers or not self.first_offers:
@@ -152,6 +165,11 @@ class Account:
             f"Of cloud capacity the first cycle that saw it, at {when}, said:",
             *(tell_offer(offer) for _, offer in self.first_offers),
         ]
+
+    def _errors(self) -> list[str]:
+        lines = [f"Besides, a rule errs: {fault.sentence('in this cycle')}." for fault in self.others_erred[:_OTHERS]]
+        more = len(self.others_erred) - len(lines)
+        return [*lines, *([f"... and {more} more that err (--json has them)"] if more else [])]
 
     def _happened(self) -> list[str]:
         """A line for each moment; of a long history the beginning and the end."""
@@ -187,26 +205,42 @@ def why(log: EventLog, job: int, at: int | None = None, progress: Progress | Non
         history=found.history,
     )
     ticks = [tick for tick in found.ticks if tick > job]
-    for tick, at_ms, watch in _watched(log, job, [found.first_tick, *ticks] if ticks else [], progress):
+    for tick, at_ms, watch, closed in _watched(log, job, [found.first_tick, *ticks] if ticks else [], progress):
         if tick == found.first_tick:
             account.first_offers = [(at_ms, offer) for offer in watch.offers]
         if tick in ticks and (account.watch is None or watch.served_by is None):
             account.position, account.at_ms, account.watch = tick, at_ms, watch
+            _tell_errors(account, watch, closed, found)
     return account
 
 
-def _watched(log: EventLog, job: int, ticks: list[int], progress: Progress | None) -> Iterator[tuple[int, int, Watch]]:
-    """(tick, its instant, what its cycle says of the job), for each of some ticks in order."""
+def _tell_errors(account: Account, watch: Watch, closed: CycleDecided, found: _Trail) -> None:
+    """Which rules erred, and whether about the watched job: what refuses it, or an offer to it, is the fault itself."""
+    of_policy = {fault.what: fault for fault in found.faults if fault.policy == closed.policy}
+    for what in closed.faults:
+        of_policy.setdefault(what, RuleFault(what, closed.policy))
+    answers = (found.refused_because, *(offer.answer for offer in watch.offers))
+    own = dict.fromkeys([*watch.faults, *(answer for answer in answers if answer in of_policy)])
+    account.erred = [of_policy.get(what, RuleFault(what, closed.policy)) for what in own]
+    account.others_erred = [fault for what, fault in of_policy.items() if what not in own]
+
+
+def _watched(
+    log: EventLog, job: int, ticks: list[int], progress: Progress | None
+) -> Iterator[tuple[int, int, Watch, CycleDecided]]:
+    """(tick, its instant, what its cycle says of the job, its own record), for each of some ticks in order."""
     state, rulebook = State(), Rulebook()
     for record in log.read(0, max(ticks, default=0)):
-        apply(state, record.position, decode(record.type, record.payload))
+        fold(state, record, decoded(record))
         if progress is not None and record.position % _STEP == 0:
             progress(record.position, ticks[-1])
         if record.position in ticks and _is_undecided(state.jobs.get(job)):
-            watch = decide(state, rulebook.active(state), watched_job=job).watch
+            cycle = decide_again(state, rulebook, record.position, watched_job=job)
+            watch, closed = cycle.watch, cycle.decisions[-1].event
             assert watch is not None, "a job that is watched has an account"
+            assert isinstance(closed, CycleDecided), "a cycle ends with its own record"
             watch.offers = [plainer(offer, state, state.jobs[job].cls.spec) for offer in watch.offers]
-            yield record.position, state.now_ms, watch
+            yield record.position, state.now_ms, watch, closed
 
 
 def plainer(verdict: OfferVerdict, state: State, spec: JobSpec) -> OfferVerdict:
@@ -243,17 +277,20 @@ def jobs_named(log: EventLog, name: str) -> list[int]:
     found: list[int] = []
     for record in log.read():
         if record.type == JobSubmitted.TYPE and quoted in record.payload:
-            event = decode(record.type, record.payload)
+            event = decoded(record)
             if isinstance(event, JobSubmitted) and event.spec.name == name:
                 found.append(record.position)
     return found
 
 
 def position_at(log: EventLog, at_ms: int) -> int:
-    """The position of the last record that was made at or before an instant of the log's clock; 0 if none was."""
+    """The position of the last record that was made at or before an instant of the log's clock; 0 if none was.
+
+    What comes in between two cycles is recorded with the later one, in front of its tick: it belongs to that instant.
+    """
     last = 0
     for record in log.read():
-        if record.type == Ticked.TYPE and record.recorded_at_ms > at_ms:
+        if record.recorded_at_ms > at_ms:
             break
         last = record.position
     return last
@@ -281,6 +318,8 @@ class _Trail:
         self.submitted: JobSubmitted | None = None
         self.history: list[Moment] = []
         self.phase = "waiting"
+        self.faults = RuleFaults()
+        self.refused_because = ""
 
     @property
     def ticks(self) -> list[int]:
@@ -297,14 +336,17 @@ class _Trail:
                 self.first_tick = self.first_tick or record.position
             if not self._ended_by:
                 self.end_ms = record.recorded_at_ms
+        elif record.type == CycleDecided.TYPE:
+            if b'"faults":' in record.payload:
+                self.faults.see(record.position, decoded(record))
         elif record.position == self._job and record.type == JobSubmitted.TYPE:
-            event = decode(record.type, record.payload)
+            event = decoded(record)
             assert isinstance(event, JobSubmitted)
             self.submitted = event
             self.end_ms = max(self.end_ms, event.submitted_ms)
             self.history.append(Moment(record.position, event.submitted_ms, f"submitted by {record.actor}"))
         elif record.correlation == self._label or record.type == CapacityRequested.TYPE:
-            self._note(record, decode(record.type, record.payload))
+            self._note(record, decoded(record))
 
     def _note(self, record: Record, event: Event) -> None:
         for phase, what in _moments(event, self._job):
@@ -317,7 +359,9 @@ class _Trail:
                     self._before_request = self._tick_before
                 case JobEnded(outcome="cancelled"):
                     self._ended_by = self._tick_before
-                case JobRefused() | JobEnded():
+                case JobRefused():
+                    self._ended_by, self.refused_because = self._last_tick, event.detail
+                case JobEnded():
                     self._ended_by = self._last_tick
                 case _:
                     pass

@@ -7,6 +7,8 @@ computed or stored here. Modules import what is heavy inside the command that ne
 from __future__ import annotations
 
 import signal
+import sys
+from io import TextIOWrapper
 from types import FrameType
 
 from controlplane.cli.app import app
@@ -20,6 +22,10 @@ def main() -> None:
     # Like Ctrl-C, so that a draft is removed and a transaction rolled back before the process goes.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    # A name need not be text, nor does every terminal have all of its letters: what cannot be printed is escaped.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="tidegate")
 
 

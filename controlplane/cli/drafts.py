@@ -15,9 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.cli.faults import BAD_PATHS, WrongUse
+from controlplane.cli.faults import WrongUse
 from controlplane.cli.words import plural
 from controlplane.eventlog import file_of, is_exported, open_log
+from controlplane.eventlog.paths import path_fault
 from controlplane.eventlog.port import EMPTY, EventLog, LogUnavailable, LogUnusable
 
 if TYPE_CHECKING:
@@ -100,8 +101,7 @@ def _named(draft: Path, file: Path) -> Iterator[None]:
     except OSError as error:
         if not str(error.filename).startswith(str(draft.parent)):
             raise
-        fault = LogUnusable if error.errno in BAD_PATHS else LogUnavailable
-        raise fault(f"{file} cannot be written: {error.strerror}") from error
+        raise path_fault(file, error) from error
 
 
 def _settle(draft: Path, file: Path) -> None:

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -27,8 +26,6 @@ DONE, NO, WRONG, OUTSIDE = 0, 1, 2, 3
 BUG = 70
 INTERRUPTED = 128 + signal.SIGINT
 UNREAD = 128 + signal.SIGPIPE
-BAD_PATHS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS})
-"""Faults of a path that was given: somebody must name another, or change its rights."""
 
 
 class WrongUse(Exception):
@@ -152,6 +149,8 @@ def _of_the_system(error: Exception) -> Known:
         return OUTSIDE, "out of memory"
     if not isinstance(error, OSError):
         return None
+    from controlplane.eventlog.paths import BAD_PATHS
+
     what = error.strerror or str(error)
     sentence = f"{error.filename}: {what}" if error.filename else what
     return (WRONG if error.filename and error.errno in BAD_PATHS else OUTSIDE), sentence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json as text
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controlplane.cli.console import print_json, progress
+from controlplane.cli.console import print_json, print_sentences, progress
 from controlplane.cli.faults import DONE, NO, WrongUse
 from controlplane.cli.options import Json, LogUrl, open_for_reading
 from controlplane.cli.words import instant, plural
@@ -27,22 +27,36 @@ SHOWN = 120
 def verify(log: LogUrl, json: Json = False) -> int:
     """Compute every digest of the chain again; name the first record that does not hold.
 
-    This proves that the records are those that were appended. `replay --verify` proves the decisions among them.
+    This proves that the records are those that were appended, each written in the one way there is, and says whether
+    the database still refuses changes. `replay --verify` proves the decisions among them.
     """
-    from controlplane.eventlog.verify import verify_chain
+    from controlplane.audit.canonical import payload_fault
+    from controlplane.eventlog.verify import Kind, verify_chain
 
     with open_for_reading(log) as opened, progress("verifying", quiet=json) as show:
-        report = verify_chain(opened, show)
-    damage = report.damage
+        report, flaws = verify_chain(opened, show, payload_fault), opened.flaws()
+    damage, ok = report.damage, report.ok and not flaws
     if json:
         found = None if damage is None else {"position": damage.position, "kind": str(damage.kind), "what": damage.what}
-        print_json({"ok": report.ok, **_head(report.head), "damage": found})
-    elif damage is None:
+        print_json({"ok": ok, **_head(report.head), "damage": found, "flaws": list(flaws)})
+        return DONE if ok else NO
+    if damage is None:
         print(f"The chain holds: {plural(report.head.position, 'record')}, digest {report.head.digest}")
     else:
-        print(f"The chain breaks at position {damage.position} ({damage.kind}): {damage.what}")
+        broken = (
+            "The chain breaks" if damage.kind is not Kind.FOREIGN else "The chain holds, but no writer made what stands"
+        )
+        print(f"{broken} at position {damage.position} ({damage.kind}): {damage.what}")
         print(f"Sound up to position {report.head.position}, digest {report.head.digest}.")
-    return DONE if report.ok else NO
+    _tell_flaws(flaws)
+    return DONE if ok else NO
+
+
+def _tell_flaws(flaws: Sequence[str]) -> None:
+    if flaws:
+        print("But the database around the records is not as it was made:")
+        print_sentences([f"  {flaw}" for flaw in flaws])
+        print("Export the log (`log export`) and import it into a new one (`log import`), which makes all of it anew.")
 
 
 def export(

@@ -35,8 +35,9 @@ At = Annotated[
     ),
 ]
 
-_CLOCK = re.compile(r"(?:(\d+)d ?)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
-_SPAN = re.compile(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)(?:m|min))? ?(?:(\d+)s)?")
+_CLOCK = re.compile(r"(?:([0-9]{1,9})d ?)?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+_AMOUNT = "([0-9]{1,12})"
+_SPAN = re.compile(f"(?:{_AMOUNT}d)? ?(?:{_AMOUNT}h)? ?(?:{_AMOUNT}(?:m|min))? ?(?:{_AMOUNT}s)?")
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 
 
@@ -70,7 +71,9 @@ def job_named(log: EventLog, text: str) -> int:
 
 
 def instant_ms(text: str) -> int | None:
-    """A time of the log's clock in milliseconds; ``None`` if the text is none."""
+    """A time of the log's clock in milliseconds; ``None`` if the text is none, or no clock shows it."""
+    if is_no_clock_time(text):
+        return None
     for pattern in (_CLOCK, _SPAN):
         found = pattern.fullmatch(text.strip())
         if found is not None and any(found.groups()):
@@ -84,16 +87,30 @@ def instant_ms(text: str) -> int | None:
     return int(moment.timestamp() * 1_000)
 
 
+def is_no_clock_time(text: str) -> bool:
+    """Whether the text is written as the time of a clock, and none shows it: 24:00:00, 12:60."""
+    found = _CLOCK.fullmatch(text.strip())
+    if found is None:
+        return False
+    _, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return hours > 23 or minutes > 59 or seconds > 59
+
+
 def position_of(log: EventLog, at: str | None) -> int | None:
     """The position that ``--at`` names; ``None`` for the head."""
     if at is None:
         return None
     head = log.head().position
-    if at.isdecimal():
-        position = int(at)
+    if at.isascii() and at.isdecimal():
+        position = int(at) if len(at) < 20 else 0
         if not 1 <= position <= head:
             raise WrongUse(f"--at {at}: the log has positions 1 to {head}")
         return position
+    if is_no_clock_time(at):
+        raise WrongUse(
+            f"--at {at!r}: no clock shows that; hours go to 23, minutes and seconds to 59, and a later day is written "
+            f"'1d 01:30:00'"
+        )
     at_ms = instant_ms(at)
     if at_ms is None or at_ms < 0:
         raise WrongUse(f"--at {at!r} is neither a position nor a time; write 1234, 14:30:00, 90m or 2h30m")

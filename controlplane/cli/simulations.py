@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -98,7 +98,9 @@ class _Run:
         print(f"Simulated in {self.wall_s:.1f} s ({self.jobs_per_s:,.0f} jobs per second).\n")
         print_figures(self.outcomes.figures, [_budget_words(account) for account in self.budgets])
         asked, evaluated = self.policy["asked"], self.policy["evaluated"]
-        print(f"Policy       {self.policy['name']}: asked {asked:,} times, evaluated {evaluated:,} times")
+        erred = self.policy["erred"]
+        errors = f", erred for {plural(cast('int', erred), 'set')} of facts" if erred else ""
+        print(f"Policy       {self.policy['name']}: asked {asked:,} times, evaluated {evaluated:,} times{errors}")
         print(f"Log          {self.log}, position {self.outcomes.position:,}")
         print(f"Digest       {self.outcomes.digest}")
         print_next(self.log, self.outcomes.figures)
@@ -183,6 +185,7 @@ def _policy_figures(simulation: Simulation, bundle: Bundle) -> dict[str, object]
         "digest": bundle.digest,
         "asked": counters.asked,
         "evaluated": counters.evaluated,
+        "erred": sum(counter.faults for counter in counters.points.values()),
         "points": counters.as_dict(),
     }
 
@@ -236,7 +239,18 @@ def print_figures(figures: Mapping[str, object], budgets: Sequence[str] = ()) ->
         f"{figures['placements']:,} placements, {figures['preemptions']:,} preemptions"
     )
     _print_over_promised(figures)
+    _print_rule_faults(figures)
     _print_waits(figures)
+
+
+def _print_rule_faults(figures: Mapping[str, object]) -> None:
+    from controlplane.audit.rule_faults import RuleFault
+    from controlplane.cli.views import print_rule_faults
+
+    faults = figures["rule_faults"]
+    assert isinstance(faults, list)
+    told = (RuleFault(fault["what"], "", fault["since_ms"], fault["position"]) for fault in faults)
+    print_rule_faults([fault.sentence("") for fault in told])
 
 
 def _print_over_promised(figures: Mapping[str, object]) -> None:

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controlplane.cli.console import print_json, print_table, progress
+from controlplane.cli.console import print_json, print_sentences, print_table, progress
 from controlplane.cli.faults import DONE, WrongUse
 from controlplane.cli.options import At, Json, LogUrl, open_for_reading, position_of
 from controlplane.cli.words import gpus, instant, money, percent, span
 
 if TYPE_CHECKING:
+    from controlplane.cli.past import Past
     from controlplane.domain.events import OverPromise
     from controlplane.eventlog.port import Head
     from controlplane.scheduler.quota import QueueNode
     from controlplane.scheduler.state import BudgetAccount, Job, State
 
 Row = dict[str, object]
+RULE_FAULTS = 8
+"""So many rules that erred are told."""
 BUSY_MS = 18 * 3_600_000
 """A moment at which a day's log has something to show: evening."""
 
@@ -27,13 +30,14 @@ BUSY_MS = 18 * 3_600_000
 def top(log: LogUrl, at: At = None, json: Json = False) -> int:
     """Show everything at a glance.
 
-    Clusters, queues, budgets, and who waits longest.
+    Clusters, queues, budgets, who waits longest, and rules that err.
     """
     view = _view(log, at, quiet=json)
     waiting = _waiting(view.state)[:5]
     if json:
         parts = {"clusters": view.clusters(), "queues": view.queues(), "budgets": view.budgets()}
-        print_json({**view.head_dict(), **parts, "longest_waiting": view.listed(waiting)})
+        more = {"longest_waiting": view.listed(waiting), "rule_faults": [fault.as_dict() for fault in view.past.faults]}
+        print_json({**view.head_dict(), **parts, **more})
         return DONE
     view.print_head()
     _print_clusters(view.clusters())
@@ -45,6 +49,9 @@ def top(log: LogUrl, at: At = None, json: Json = False) -> int:
     if waiting or not view.state.jobs:
         print()
         _print_jobs(view.listed(waiting), view.idle())
+    if view.past.faults:
+        print()
+        print_rule_faults([fault.sentence("since before the snapshot") for fault in view.past.faults])
     return DONE
 
 
@@ -111,8 +118,8 @@ def _view(log: str, at: str | None, *, quiet: bool) -> _View:
     from controlplane.cli.past import state_at
 
     with open_for_reading(log) as opened, progress("reading", quiet=quiet) as show:
-        state, head = state_at(opened, position_of(opened, at), show)
-    return _View(state, head)
+        past = state_at(opened, position_of(opened, at), show)
+    return _View(past.state, past.head, past)
 
 
 def _waiting(state: State) -> list[Job]:
@@ -129,6 +136,8 @@ class _View:
 
     state: State
     head: Head
+    past: Past
+    """What else is known of that moment."""
 
     def head_dict(self) -> Row:
         """What every answer begins with. ``position`` and ``digest`` are of the record it was taken at."""
@@ -138,6 +147,7 @@ class _View:
             "digest": self.head.digest,
             "position": self.head.position,
             "events": self.head.position,
+            "snapshot": self.past.snapshot or None,
             "virtual_s": state.now_ms / 1_000,
             "policy": {"name": state.policy_name, "digest": state.policy_digest},
             "jobs": self.phases(),
@@ -157,7 +167,8 @@ class _View:
 
     def print_head(self) -> None:
         """Where and when this is, and the counts of jobs."""
-        where = f"Position {self.head.position:,}, {instant(self.state.now_ms)} on the log's clock"
+        begun = f" (from the snapshot at {self.past.snapshot:,})" if self.past.snapshot else ""
+        where = f"Position {self.head.position:,}{begun}, {instant(self.state.now_ms)} on the log's clock"
         policy = f", policy {self.state.policy_name}" if self.state.policy_name else ""
         counts = ", ".join(f"{count:,} {phase}" for phase, count in self.phases().items() if count)
         print(f"{where}{policy}\nJobs: {counts or 'none'}\n")
@@ -336,6 +347,13 @@ def print_over_promised(promises: Iterable[OverPromise]) -> None:
 
     for promise in promises:
         print(over_promise(promise))
+
+
+def print_rule_faults(sentences: Sequence[str]) -> None:
+    """A line for each rule that erred, which the one who wrote it must see."""
+    print_sentences([f"Rule error   {sentence}" for sentence in sentences[:RULE_FAULTS]])
+    if len(sentences) > RULE_FAULTS:
+        print(f"             ... and {len(sentences) - RULE_FAULTS} more; --json has all")
 
 
 def _print_clusters(rows: Sequence[Row]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from controlplane.eventlog.file import FileLog, header_line, line_of
+from controlplane.eventlog.paths import path_fault
 from controlplane.eventlog.port import (
     EMPTY,
     Entry,
@@ -18,7 +19,6 @@ from controlplane.eventlog.port import (
     Head,
     HeadMoved,
     LogDamaged,
-    LogUnavailable,
     LogUnusable,
     Record,
 )
@@ -46,6 +46,8 @@ def export_log(log: EventLog, path: Path, progress: Progress | None = None) -> H
     :class:`LogUnavailable` or :class:`LogUnusable` if the file cannot be written; then an older file is still there.
     """
     head = log.head()
+    if path.exists() and not path.is_file():
+        raise LogUnusable(f"{path} cannot be written: it is there, and is no file; name another")
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with ExitStack() as stack:
@@ -53,7 +55,7 @@ def export_log(log: EventLog, path: Path, progress: Progress | None = None) -> H
             _write(log, head, draft, path.name, progress)
             draft.replace(path)
     except OSError as error:
-        raise _fault(path, error) from error
+        raise path_fault(path, error) from error
     return head
 
 
@@ -140,12 +142,3 @@ def _batches(file: FileLog, after: int, progress: Progress | None) -> Iterator[l
 def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
     while batch := list(islice(records, BATCH)):
         yield batch
-
-
-def _fault(path: Path, error: OSError) -> LogUnavailable | LogUnusable:
-    reason = error.strerror or str(error)
-    if isinstance(error, FileNotFoundError):
-        return LogUnusable(f"{path}: the folder {path.parent} does not exist; make it first")
-    if isinstance(error, (PermissionError, IsADirectoryError)):
-        return LogUnusable(f"{path} cannot be written: {reason}")
-    return LogUnavailable(f"{path} cannot be written: {reason}")

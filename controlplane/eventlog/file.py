@@ -22,17 +22,20 @@ from typing import BinaryIO, Self, cast
 
 import orjson
 
+from controlplane.eventlog.paths import must_be_a_file, path_fault
 from controlplane.eventlog.port import (
+    SHAPES,
     Entry,
     Head,
     LogDamaged,
-    LogUnavailable,
     LogUnusable,
     Record,
     Snapshot,
 )
 
 FORMAT = 1
+MOST = 2**53
+"""Records. No file has more, and counters beyond it would not fit where they are needed."""
 HEADER_BYTES = 4_096
 """A first line longer than this is no header of ours; it keeps a foreign file from being read whole."""
 
@@ -59,6 +62,8 @@ class FileLog:
         """Raises :class:`LogUnusable` if the file is absent, not an exported log, or of a newer format."""
         self._path = path
         self._is_open = True
+        with self._named_faults():
+            must_be_a_file(path)
         with self._named_faults(), _opened(path) as file:
             self._head = _header(path, file.readline(HEADER_BYTES))
 
@@ -84,6 +89,10 @@ class FileLog:
     def snapshots(self, core: str) -> Iterator[Snapshot]:
         self._must_be_open()
         return iter(())
+
+    def flaws(self) -> Sequence[str]:
+        self._must_be_open()
+        return ()
 
     def close(self) -> None:
         self._is_open = False
@@ -122,14 +131,10 @@ class FileLog:
             yield
         except FileNotFoundError:
             raise LogUnusable(f"{self._path}: there is no such file") from None
-        except IsADirectoryError:
-            raise LogUnusable(f"{self._path} is a directory, not an exported log") from None
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise LogUnusable(f"{self._path} is not a gzip file that can be read ({error})") from error
-        except PermissionError:
-            raise LogUnusable(f"{self._path} cannot be read: access is denied") from None
         except OSError as error:
-            raise LogUnavailable(f"{self._path} cannot be read: {error.strerror or error}") from error
+            raise path_fault(self._path, error, "cannot be read") from error
 
     def _must_be_open(self) -> None:
         if not self._is_open:
@@ -191,6 +196,8 @@ def record_of(line: bytes, position: int) -> Record:
         raise LogDamaged(position, "the line is not a record of an exported log") from error
     if len(of) != len(_COLUMNS):
         raise LogDamaged(position, "the line has members that no record has")
+    if tuple(map(type, record)) not in SHAPES:
+        raise LogDamaged(position, "a member of the line is not of the type that it should be")
     return record
 
 
@@ -218,7 +225,7 @@ def _header(path: Path, line: bytes) -> Head:
     match of:
         case {"tidegate_log": int(version)} if version > FORMAT:
             raise LogUnusable(f"{path} is from a newer Tidegate (format {version}, this version reads {FORMAT})")
-        case {"tidegate_log": int(), "position": int(position), "digest": str(digest)} if position >= 0:
+        case {"tidegate_log": int(), "position": int(position), "digest": str(digest)} if 0 <= position <= MOST:
             return Head(position, digest)
         case _:
             raise LogUnusable(f"{path} is not an exported log: its first line is no header of one")

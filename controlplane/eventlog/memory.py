@@ -12,6 +12,7 @@ from controlplane.eventlog.port import EMPTY, Entry, Head, HeadMoved, LogUnusabl
 
 SNAPSHOTS_KEPT = 3
 """As many as it takes to lose the newest two and still start quickly."""
+FOREIGN_SNAPSHOT = "the snapshot at position {} names no record of this log"
 
 
 class MemoryLog:
@@ -72,6 +73,15 @@ class MemoryLog:
                 if snapshot.core == core and snapshot.digest == self._digest_at(snapshot.position)
             ]
         )
+
+    def flaws(self) -> Sequence[str]:
+        self._must_be_open()
+        kept = sorted(self._snapshots, key=lambda snapshot: snapshot.position)
+        return [
+            FOREIGN_SNAPSHOT.format(snapshot.position)
+            for snapshot in kept
+            if snapshot.digest != self._digest_at(snapshot.position)
+        ]
 
     def close(self) -> None:
         self._is_open = False

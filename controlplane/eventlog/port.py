@@ -63,6 +63,11 @@ class Record(NamedTuple):
     digest: str
 
 
+SHAPES = frozenset((int, str, str, bytes, int, str, str, causation, str, str) for causation in (int, type(None)))
+"""The types of a record's columns. SQLite and JSON keep any type anywhere; as text, ``None`` and 7 would have the same
+digest as the causations None and 7."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A derived state, named by where it was taken; never trusted over the log."""
@@ -148,6 +153,10 @@ class EventLog(Protocol):
 
     def snapshots(self, core: str) -> Iterator[Snapshot]:
         """Kept snapshots of this core, newest first, each checked to agree with the log's digest at its position."""
+
+    def flaws(self) -> Sequence[str]:
+        """What is not as it was made around the records: a guard that refuses changes, a table, a snapshot that names
+        no record of this log; one clause each, none if all is well. The records themselves are not looked at."""
 
     def close(self) -> None:
         """Release files and connections."""

@@ -16,12 +16,24 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from controlplane.eventlog.chain import Row
 from controlplane.eventlog.port import HeadMoved, LogError, LogUnavailable, LogUnusable
-from controlplane.eventlog.schema import migrate, must_be_current, revision_of
+from controlplane.eventlog.schema import migrate, must_be_current, must_be_known, revision_of
 from controlplane.eventlog.sql import Backend, named_faults
 
 CONNECT_S = 5
 MIGRATION_LOCK = 0x54494445
 """``TIDE``, as the key of the advisory lock around making tables."""
+
+GUARDS = {"events_refuse": "events", "head_refuse_return": "head", "head_refuse_delete": "head"}
+"""Trigger -> table, as the migrations make them."""
+_TRIGGERS = text(
+    """
+    SELECT t.tgname, c.relname, t.tgenabled IN ('O', 'A') AND p.prosrc LIKE '%RAISE EXCEPTION%'
+    FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE NOT t.tgisinternal AND c.relnamespace = current_schema()::regnamespace AND c.relname = ANY(:tables)
+    ORDER BY t.tgname
+    """
+)
+"""Name, table, and whether it still refuses (``pg_trigger.tgenabled``: origin or always)."""
 
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 """An append that returned is on the disk, whatever the server's habit; a stricter one is left alone."""
@@ -50,8 +62,7 @@ def upgrade_postgresql(url: str) -> None:
     try:
         with named_faults(backend), backend.engine.begin() as connection:
             _lock(connection)
-            if revision_of(connection, backend.url) is None:
-                raise LogUnusable(f"{backend.url} is empty, not a Tidegate log")
+            must_be_known(revision_of(connection, backend.url), backend.url)
             migrate(connection)
     finally:
         backend.engine.dispose()
@@ -66,6 +77,16 @@ def _check(backend: Backend, *, may_fill: bool) -> None:
                 migrate(connection)
             return
         must_be_current(revision, backend.url)
+
+
+def _guard_faults(connection: Connection) -> list[str]:
+    rows = connection.execute(_TRIGGERS, {"tables": list(dict.fromkeys(GUARDS.values()))})
+    there = {(str(name), str(on)): bool(refuses) for name, on, refuses in rows}
+    return [
+        *(f"the trigger {name} is missing" for name, on in GUARDS.items() if (name, on) not in there),
+        *(f"the trigger {name} is switched off" for (name, _), refuses in there.items() if not refuses),
+        *(f"the trigger {name} is none of a log's" for name, on in there if GUARDS.get(name) != on),
+    ]
 
 
 def _lock(connection: Connection) -> None:
@@ -94,7 +115,7 @@ def _backend(url: str, *, read_only: bool) -> Backend:
     def fault(error: Exception) -> LogError:
         return _fault(name, error)
 
-    return Backend(engine, name, None, _insert, psycopg.Error, fault)
+    return Backend(engine, name, None, _insert, psycopg.Error, fault, _guard_faults)
 
 
 def _insert(cursor: DBAPICursor, rows: Sequence[Row]) -> None:

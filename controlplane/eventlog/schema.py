@@ -57,8 +57,7 @@ def revision_of(connection: Connection, name: str) -> str | None:
     """
     tables = sorted(inspect(connection).get_table_names())
     if VERSION_TABLE in tables:
-        revision: str | None = connection.execute(select(VERSION.c.version_num)).scalar()
-        return revision
+        return str(connection.execute(select(VERSION.c.version_num)).scalar())
     if tables:
         shown = ", ".join(tables[:3]) + (", ..." if len(tables) > 3 else "")
         raise LogUnusable(
@@ -67,26 +66,44 @@ def revision_of(connection: Connection, name: str) -> str | None:
     return None
 
 
+def missing_tables(connection: Connection) -> list[str]:
+    """The tables of a log that the database lacks."""
+    there = set(inspect(connection).get_table_names())
+    return [made.name for made in (EVENTS, HEAD, SNAPSHOTS) if made.name not in there]
+
+
 def must_be_current(revision: str | None, name: str) -> None:
     """Raise :class:`LogUnusable` unless this version can read a log of that revision."""
-    if revision == REVISION:
-        return
+    must_be_known(revision, name)
+    if revision != REVISION:
+        raise LogUnusable(f"{name} is from an older Tidegate (revision {revision}): run `tidegate db upgrade` on it")
+
+
+def must_be_known(revision: str | None, name: str) -> None:
+    """Raise :class:`LogUnusable` unless this version can bring a log of that revision to its own."""
     if revision is None:
         raise LogUnusable(f"{name} is empty, not a Tidegate log")
-    if re.fullmatch(r"\d{4}", revision) and revision < REVISION:
-        raise LogUnusable(f"{name} is from an older Tidegate (revision {revision}): run `tidegate db upgrade` on it")
-    raise LogUnusable(
-        f"{name} is from a newer Tidegate (revision {revision}, this version knows {REVISION}): install that version"
-    )
+    if revision != REVISION and not (re.fullmatch(r"[0-9]{4}", revision) and revision < REVISION):
+        shown = revision if revision.isprintable() else repr(revision)
+        raise LogUnusable(
+            f"{name} is from a newer Tidegate (revision {shown}, this version knows {REVISION}): install that version"
+        )
 
 
 def migrate(connection: Connection) -> None:
-    """Bring a database from any older revision, or from nothing, to :data:`REVISION`, in the caller's transaction."""
+    """Bring a database from any older revision, or from nothing, to :data:`REVISION`, in the caller's transaction.
+
+    Raises :class:`LogUnusable` for a revision that there has never been.
+    """
     from alembic import command
     from alembic.config import Config
+    from alembic.util.exc import CommandError
 
     configuration = Config()
     configuration.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     configuration.set_main_option("path_separator", "os")
     configuration.attributes["connection"] = connection
-    command.upgrade(configuration, REVISION)
+    try:
+        command.upgrade(configuration, REVISION)
+    except CommandError as error:
+        raise LogUnusable(f"the database cannot be brought to the schema of this version: {error}") from error

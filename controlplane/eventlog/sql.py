@@ -23,15 +23,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import ClauseElement, Engine, bindparam, delete, func, insert, select, update
+from sqlalchemy import ClauseElement, Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from controlplane.eventlog.chain import Row, head_after, seal
-from controlplane.eventlog.memory import SNAPSHOTS_KEPT
+from controlplane.eventlog.memory import FOREIGN_SNAPSHOT, SNAPSHOTS_KEPT
 from controlplane.eventlog.port import (
     EMPTY,
+    SHAPES,
     Entry,
     Head,
     HeadMoved,
@@ -42,7 +43,7 @@ from controlplane.eventlog.port import (
     Record,
     Snapshot,
 )
-from controlplane.eventlog.schema import EVENTS, HEAD, SNAPSHOTS
+from controlplane.eventlog.schema import EVENTS, HEAD, SNAPSHOTS, missing_tables
 
 CHUNK = 2_000
 """Records fetched at once: some 1 MB, and 100 microseconds of SQLAlchemy per chunk do not show any more."""
@@ -63,6 +64,8 @@ class Backend:
     """The driver's base of errors: what is fetched or copied past SQLAlchemy raises it bare."""
     fault: Callable[[Exception], LogError]
     """What the caller should do about an error of the driver."""
+    guards: Callable[[Connection], Sequence[str]]
+    """What is wrong with the triggers that refuse changes, one clause each."""
 
 
 _RANGE = select(EVENTS).where(EVENTS.c.position > bindparam("after"), EVENTS.c.position <= bindparam("end"))
@@ -81,9 +84,16 @@ _AGREEING = (
     .where(SNAPSHOTS.c.core == bindparam("core"), SNAPSHOTS.c.digest == EVENTS.c.digest)
     .order_by(SNAPSHOTS.c.position.desc(), SNAPSHOTS.c.serial.desc())
 )
+_FOREIGN = (
+    select(SNAPSHOTS.c.position)
+    .outerjoin(EVENTS, EVENTS.c.position == SNAPSHOTS.c.position)
+    .where(func.coalesce(EVENTS.c.digest, "") != SNAPSHOTS.c.digest)
+    .order_by(SNAPSHOTS.c.position, SNAPSHOTS.c.serial)
+)
 _LOADING = select(SNAPSHOTS.c.position, SNAPSHOTS.c.digest, SNAPSHOTS.c.core, SNAPSHOTS.c.body).where(
     SNAPSHOTS.c.serial == bindparam("serial")
 )
+_SNAPSHOT_SHAPE = (int, str, str, bytes)
 _NEWEST = select(SNAPSHOTS.c.serial).order_by(SNAPSHOTS.c.serial.desc()).limit(SNAPSHOTS_KEPT)
 _REPLACING = (
     delete(SNAPSHOTS).where(SNAPSHOTS.c.position == bindparam("at"), SNAPSHOTS.c.core == bindparam("core")),
@@ -139,6 +149,7 @@ class SqlLog:
         if row is None:
             raise LogDamaged(1, "the head of the log is missing")
         position, digest, last, last_digest = row
+        _must_be_a_head(position, digest)
         if (last or 0) != position:
             raise LogDamaged(min(last or 0, position) + 1, f"the head says {position}, the last record is {last or 0}")
         if position and last_digest != digest:
@@ -167,6 +178,18 @@ class SqlLog:
         with self._reading() as cursor:
             serials = [serial for (serial,) in self._agreeing.run(cursor, core=core).fetchall()]
         return self._loaded(serials)
+
+    def flaws(self) -> Sequence[str]:
+        self._must_be_open()
+        with named_faults(self._backend), self._backend.engine.connect() as connection:
+            missing = missing_tables(connection)
+            foreign = [] if missing else [position for (position,) in connection.execute(_FOREIGN)]
+            guards = self._backend.guards(connection)
+        return (
+            *(f"the table {name} is missing" for name in missing),
+            *guards,
+            *(FOREIGN_SNAPSHOT.format(position) for position in foreign),
+        )
 
     def close(self) -> None:
         self._is_open = False
@@ -205,6 +228,7 @@ class SqlLog:
         if row is None:
             raise LogDamaged(1, "the head of the log is missing")
         position, digest = row
+        _must_be_a_head(position, digest)
         if position != expected.position or digest != expected.digest:
             raise HeadMoved(
                 f"{self.url}: expected the head at position {expected.position} ({expected.digest[:12]}), "
@@ -264,6 +288,7 @@ class SqlLog:
         with self._reading() as cursor:
             row = self._afterwards.run(cursor, after=after).fetchone()
         following, head = row if row is not None else (None, 0)
+        _must_be_a_head(head, "")
         if following == after + 1:
             return False  # somebody appended meanwhile
         if following is not None and (until is None or following <= until):
@@ -276,7 +301,8 @@ class SqlLog:
         for serial in serials:
             with self._reading() as cursor:
                 row = self._loading.run(cursor, serial=serial).fetchone()
-            if row is not None:  # another process may have replaced it meanwhile
+            # Another process may have replaced it meanwhile; and what is no snapshot is passed over.
+            if row is not None and _shape(row) == _SNAPSHOT_SHAPE:
                 yield Snapshot(*row)
 
     @contextmanager
@@ -298,7 +324,7 @@ def named_faults(backend: Backend) -> Iterator[None]:
     except DBAPIError as error:
         original = error.orig
         raise backend.fault(original if isinstance(original, Exception) else error) from error
-    except (SQLAlchemyError, backend.error) as error:
+    except (SQLAlchemyError, UnicodeDecodeError, backend.error) as error:
         raise backend.fault(error) from error
 
 
@@ -309,12 +335,24 @@ def _sealed(batches: Iterable[Sequence[Entry]], head: Head) -> Iterator[list[Row
         yield rows
 
 
-def _contiguous(records: Sequence[Record], after: int) -> Sequence[Record]:
-    """The records themselves; :class:`LogDamaged` at the first that is missing or is not bytes and text."""
-    if records and records[-1].position != after + len(records):
-        position = next(number for number, record in enumerate(records, after + 1) if record.position != number)
-        raise LogDamaged(position, f"the record is missing; the next one is {records[position - after - 1].position}")
-    for record in records:
-        if record.payload.__class__ is not bytes:
-            raise LogDamaged(record.position, "the payload is not stored as bytes")
-    return records
+def _must_be_a_head(position: object, digest: object) -> None:
+    """Raise :class:`LogDamaged` for what is no head; SQLite keeps values of any type in any column."""
+    if type(position) is not int or type(digest) is not str or position < 0:
+        raise LogDamaged(1, "the head of the log is no position and digest")
+
+
+def _contiguous(records: Sequence[Record], after: int) -> Iterator[Record]:
+    """The records themselves; :class:`LogDamaged` at the first that is missing or is none."""
+    if not records or (records[-1].position == after + len(records) and SHAPES.issuperset(map(_shape, records))):
+        yield from records
+        return
+    for number, record in enumerate(records, after + 1):
+        if record.position != number:
+            raise LogDamaged(number, f"the record is missing; the next one is {record.position}")
+        if _shape(record) not in SHAPES:
+            raise LogDamaged(number, "a column does not hold the type of value that was written into it")
+        yield record
+
+
+def _shape(row: Sequence[object]) -> tuple[type, ...]:
+    return tuple(map(type, row))

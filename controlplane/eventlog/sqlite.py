@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +18,9 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from controlplane.eventlog.chain import Row
+from controlplane.eventlog.paths import must_be_a_file, path_fault
 from controlplane.eventlog.port import HeadMoved, LogDamaged, LogError, LogUnavailable, LogUnusable
-from controlplane.eventlog.schema import migrate, must_be_current, revision_of
+from controlplane.eventlog.schema import migrate, must_be_current, must_be_known, revision_of
 from controlplane.eventlog.sql import Backend, named_faults
 
 MAGIC = b"SQLite format 3\x00"
@@ -71,8 +73,7 @@ def upgrade_sqlite(path: Path) -> None:
         with named_faults(backend), backend.engine.connect() as connection:
             connection.execution_options(begin=BEGIN)
             with connection.begin():
-                if revision_of(connection, str(path)) is None:
-                    raise LogUnusable(f"{path} is empty, not a Tidegate log")
+                must_be_known(revision_of(connection, str(path)), str(path))
                 migrate(connection)
     finally:
         backend.engine.dispose()
@@ -94,7 +95,7 @@ def _make(path: Path) -> None:
         _fill(draft, path)
         _settle(draft, path)
     except OSError as error:
-        raise _system_fault(path, error) from error
+        raise path_fault(path, error, "cannot be opened") from error
     finally:
         # Where nothing can be removed, nothing was made, and the fault that is on its way says why.
         with contextlib.suppress(OSError):
@@ -136,14 +137,13 @@ def _remove(draft: Path) -> None:
 def _inspect(path: Path) -> bool:
     """Whether the file is empty; :class:`LogUnusable` if it is none of SQLite's."""
     try:
-        if path.is_dir():
-            raise LogUnusable(f"{path} is a directory, not a log")
+        must_be_a_file(path)
         with path.open("rb") as file:
             start = file.read(len(MAGIC))
     except FileNotFoundError:
         raise LogUnusable(f"{path}: there is no such log") from None
     except OSError as error:
-        raise _system_fault(path, error) from error
+        raise path_fault(path, error, "cannot be opened") from error
     if start and start != MAGIC:
         raise LogUnusable(f"{path} is not a SQLite database, so it is no log")
     return not start
@@ -167,11 +167,33 @@ def _is_at_rest(path: Path) -> bool:
     return not waiting.exists() or waiting.stat().st_size == 0
 
 
+def _guard_faults(connection: Connection) -> list[str]:
+    """Compares the triggers with those of a log that is made for it, in memory."""
+    with create_engine("sqlite://").begin() as pristine:
+        migrate(pristine)
+        wanted = _triggers(pristine)
+    there = _triggers(connection)
+    return [
+        *(f"the trigger {name} is missing" for name in wanted if name not in there),
+        *(
+            f"the trigger {name} is not as it was made"
+            for name in wanted
+            if there.get(name, wanted[name]) != wanted[name]
+        ),
+        *(f"the trigger {name} is none of a log's" for name in there if name not in wanted),
+    ]
+
+
+def _triggers(connection: Connection) -> dict[str, str]:
+    rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
+    return {str(name): " ".join(str(sql).split()) for name, sql in rows}
+
+
 # --- connecting -------------------------------------------------------------------------------------------------------
 
 
 def _uri(path: Path, mode: str) -> str:
-    return f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
 
 
 def _backend(path: Path, uri: str) -> Backend:
@@ -179,7 +201,7 @@ def _backend(path: Path, uri: str) -> Backend:
         return _fault(path, error)
 
     engine = _engine(uri, is_new=uri.endswith("=rwc"))
-    return Backend(engine, f"sqlite:///{path}", BEGIN, _insert, sqlite3.Error, fault)
+    return Backend(engine, f"sqlite:///{path}", BEGIN, _insert, sqlite3.Error, fault, _guard_faults)
 
 
 def _engine(uri: str, *, is_new: bool) -> Engine:
@@ -237,16 +259,10 @@ def _fault(path: Path, error: Exception) -> LogError:
         return LogUnusable(f"{path} {_UNUSABLE[primary]}")
     if primary in _UNAVAILABLE:
         return LogUnavailable(f"{path} {_UNAVAILABLE[primary]}")
+    if isinstance(error, UnicodeDecodeError):  # of the schema, or of the words with which it is refused
+        return LogUnusable(f"{path} {_UNUSABLE['SQLITE_CORRUPT']}")
+    if re.match("no such (table|column)", str(error)):
+        return LogUnusable(f"{path} lacks a part of a log ({error}): restore it from a copy or an export")
     if "decode" in str(error):
         return LogDamaged(0, "a column is not valid text")
     return LogUnusable(f"{path} cannot be used as a log: {error}")
-
-
-def _system_fault(path: Path, error: OSError) -> LogError:
-    reason = error.strerror or str(error)
-    if isinstance(error, PermissionError) or error.errno in _READ_ONLY:
-        return LogUnusable(f"{path} cannot be opened: {reason}")
-    return LogUnavailable(f"{path} is not available: {reason}")
-
-
-_READ_ONLY = frozenset({30})  # EROFS

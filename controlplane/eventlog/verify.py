@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from controlplane.eventlog.port import EMPTY, EventLog, Head, LogDamaged, Record
+from controlplane.eventlog.port import EMPTY, SHAPES, EventLog, Head, LogDamaged, Record
 
 STEP = 10_000
 """Records between two calls of ``progress``."""
@@ -21,10 +21,6 @@ REACH = 1_000
 
 SEPARATORS = 8
 """After each column before the payload. One more, and a border between columns was moved."""
-_SHAPES = frozenset(
-    (int, str, str, bytes, int, str, str, causation, str, str)
-    for causation in (int, type(None))  # as text, "None" and "7" would have the same digest as None and 7
-)
 
 
 class Kind(StrEnum):
@@ -36,6 +32,8 @@ class Kind(StrEnum):
     """A sound record that belongs elsewhere: rows were swapped, replaced or inserted."""
     MISSING = "missing"
     """No record, or none that can be read, at a position before the head."""
+    FOREIGN = "foreign"
+    """A record that holds in the chain and that no writer of a log makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,15 @@ class ChainReport:
         return self.damage is None
 
 
-def verify_chain(log: EventLog, progress: Callable[[int, int], None] | None = None) -> ChainReport:
+def verify_chain(
+    log: EventLog,
+    progress: Callable[[int, int], None] | None = None,
+    judge: Callable[[Record], str | None] | None = None,
+) -> ChainReport:
     """Check every record of the log and that it ends where it says. ``progress`` is given (records done, in all).
 
-    Damage is reported, not raised; :class:`LogUnavailable` and :class:`LogUnusable` are raised.
+    ``judge`` says of a record that holds in the chain what else is wrong with it; this floor does not know what an
+    event means. Damage is reported, not raised; :class:`LogUnavailable` and :class:`LogUnusable` are raised.
     """
     end, unsound_end = _end(log)
     sound = EMPTY
@@ -74,6 +77,9 @@ def verify_chain(log: EventLog, progress: Callable[[int, int], None] | None = No
             digest = _digest(record, sound)
             if digest is None:
                 return ChainReport(sound, _diagnosis(log, record, sound))
+            fault = judge(record) if judge is not None else None
+            if fault is not None:
+                return ChainReport(sound, Damage(record.position, Kind.FOREIGN, fault))
             sound = Head(record.position, digest)
             if progress is not None and sound.position % STEP == 0:
                 progress(sound.position, max(end.position, sound.position))
@@ -98,7 +104,7 @@ def _digest(record: Record, sound: Head) -> str | None:
         previous == sound.digest
         and sha256(columns.encode("utf-8", "surrogatepass") + payload).hexdigest() == digest
         and columns.count("\x1f") == SEPARATORS
-        and tuple(map(type, record)) in _SHAPES
+        and tuple(map(type, record)) in SHAPES
     ):
         return digest
     return None

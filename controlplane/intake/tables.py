@@ -32,6 +32,8 @@ _SHOWN = 40
 def read_bytes(path: Path) -> bytes:
     """The file as it is on disk. Raises :class:`IntakeError` for what the file system refuses."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe may have no end
+            raise IntakeError(str(path), 0, "this is not a file", "name a file")
         if path.stat().st_size > MAX_BYTES:
             raise IntakeError(str(path), 0, f"the file is larger than {MAX_BYTES:,} bytes", "split it")
         return path.read_bytes()

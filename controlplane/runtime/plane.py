@@ -31,7 +31,8 @@ SNAPSHOT_EVENTS = 40_000
 SNAPSHOT_EVENTS_PER_ROW = 4
 """And at least so many events for each job, lease and node that has to be written, so that the cost per event does not
 grow with the state (a row costs half of what folding an event costs)."""
-_UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
+UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, AssertionError, ArithmeticError)
+"""How a snapshot that another build wrote, or nobody, fails to become a state."""
 
 
 class ControlPlane:
@@ -153,7 +154,7 @@ def restored(log: EventLog, until: int | None = None) -> tuple[State, Head]:
         body = snapshot.body[sha256().digest_size :]
         if sealed(body) != snapshot.body or (until is not None and snapshot.position > until):
             continue
-        with suppress(*_UNREADABLE):  # written by another build of the same core version
+        with suppress(*UNREADABLE):  # written by another build of the same core version
             state = restore(body)
             if state.position == snapshot.position:
                 return state, Head(snapshot.position, snapshot.digest)

@@ -43,7 +43,7 @@ def fill_in(
     ]
     needs = agenda.needs_of(state, job)
     for need in needs:
-        watch.roles.append(_role(need, state, agenda, draft.column.kinds))
+        watch.roles.append(_role(need, state, agenda, draft.column.kinds, watch.faults))
     told = watch.refusal.topology if watch.refusal is not None else None
     watch.topology = told or Outlook(state, agenda).nearest(needs, draft.column.kinds)
     served = (request.id for request in state.requests.values() if request.held_for == job.id and request.is_held)
@@ -66,13 +66,13 @@ def _stand_in_line(watch: Watch, agenda: Agenda, draft: Draft, queue: QueueNode,
     watch.first_ahead = [id_ for _, id_ in ahead[:NAMED_AHEAD]]
 
 
-def _role(need: Need, state: State, agenda: Agenda, column: Column) -> RoleStanding:
+def _role(need: Need, state: State, agenda: Agenda, column: Column, faults: dict[str, None]) -> RoleStanding:
     row, lacks = _nearest(need, state, column)
     return RoleStanding(
         role=need.ask.role.name,
         members=need.ask.role.count,
         would_fit=_would_fit(need, state, column.copy()),
-        tally=tally(need, state.kinds, column, {}),
+        tally=tally(need, state.kinds, column, faults),
         nearest=agenda.names[row] if row is not None else None,
         lacks=lacks,
     )

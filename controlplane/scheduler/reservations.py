@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
@@ -158,7 +159,7 @@ class Reservations:
 
     def _end_ms(self, granted_ms: int, job: Job) -> int | None:
         estimate = job.cls.spec.estimate_ms
-        return None if estimate is None else max(granted_ms + estimate, self._state.now_ms + 1)
+        return None if estimate is None else min(MAX_MS, max(granted_ms + estimate, self._state.now_ms + 1))
 
     def _kept_nodes(self, job: Job) -> list[int] | None:
         """The rows of its earlier reservation, while all of its nodes are there: what drains is not exchanged."""

@@ -101,3 +101,5 @@ class Watch:
     """Leases that must end before it gets the room that is promised to it."""
     served_by: str | None = None
     """The capacity request that is under way for it."""
+    faults: dict[str, None] = field(default_factory=dict)
+    """What the eligibility rules that erred for it said; each counts as a refusal of the node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +19,25 @@ from controlplane.intake import openb, philly, swf
 from controlplane.intake.generator import WorkloadProfile, generate
 from controlplane.intake.traces import IntakeError, Outcome, TraceJob
 from controlplane.policy.documents import plain_value
-from controlplane.policy.yamltext import Node, parse_yaml
+from controlplane.policy.yamltext import MAX_FILE_BYTES, Node, normalise, parse_yaml
 from controlplane.scheduler.quota import check_ancestors
 
 DATA = "data:"
 """A path that begins so lies in the folder of traces (``TIDEGATE_DATA``, or ``../shared/data``)."""
+
+
+SMALLER = "let `generate` draw the jobs, or keep them in a trace (swf, philly, openb) that the world names"
+"""What to do about a world that is too large, nearly always by jobs that are written out one by one."""
+_WRONG_TYPE = ("_type", "_parsing")
+"""Ends of the names of errors about a value of another type, which is shown then."""
+_SHOWN = 40
+"""So many characters of a value."""
+LATEST_MS = 2**50
+"""The last instant at which something of a world may be due: 35,000 years. What is reckoned from there, such as the end
+of a run, deadlines and the turn of a budget's window, stays among the integers that events can hold."""
+
+Instant = Annotated[int, Field(ge=0, le=LATEST_MS, strict=True)]
+"""Milliseconds from the beginning of the run, or until its end."""
 
 
 class WorldFault(Exception):
@@ -45,7 +60,7 @@ class WorldCluster(ClusterSpec):
 class ScriptedJob(Model):
     """One job, written out."""
 
-    at_ms: Millis = 0
+    at_ms: Instant = 0
     spec: JobSpec
     runtime_ms: Millis | None = None
     """``None`` never ends."""
@@ -106,10 +121,10 @@ class World(Model):
     workload: Workload
     tick_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 1_000
     """Cycles happen at multiples of this; what comes in between waits for the next."""
-    until_ms: Millis | None = None
+    until_ms: Instant | None = None
     """Stop here at the latest; ``None`` runs until nothing is left to happen, but no longer than ``drain_ms`` after the
     last arrival."""
-    drain_ms: Millis = 14 * 86_400_000
+    drain_ms: Instant = 14 * 86_400_000
 
     @model_validator(mode="after")
     def _parents_come_first(self) -> Self:
@@ -131,34 +146,47 @@ class World(Model):
 
 def read_world(path: Path) -> World:
     """The world in a file. Raises :class:`WorldFault`."""
-    if path.exists() and not path.is_file():
-        # A device or a pipe may have no end.
-        raise WorldFault(f"{path}: is not a file; name a world file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise WorldFault(f"{path}: cannot be read: {what}; name a world file") from error
-    root, problems = parse_yaml(str(path), text)
+    root, problems = parse_yaml(str(path), _text(path))
     if problems:
         problem = problems[0]
-        advice = "" if ";" in problem.message else "; correct it"
-        raise WorldFault(f"{path}:{problem.line}:{problem.column}: {problem.message}{advice}")
+        what = problem.message.replace("policy file", "world file").replace("split it", SMALLER)
+        raise WorldFault(f"{path}:{problem.line}:{problem.column}: {what}{'' if ';' in what else '; correct it'}")
     if root is None or not isinstance(plain := plain_value(root), dict):
         raise WorldFault(f"{path}:1: a world is a map of name, clusters, queues and workload; the file holds none")
     try:
-        return World.model_validate(plain)
+        # As JSON, in which lists and names of things are what they should be even where nothing is guessed.
+        return World.model_validate_json(json.dumps(plain), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         line = _line(root, first["loc"])
         what = first["msg"].removeprefix("Value error, ")
-        raise WorldFault(f"{path}:{line}: {where or 'world'}: {what[:1].lower()}{what[1:]}; correct it") from error
+        is_shown = first["type"].endswith(_WRONG_TYPE) and not isinstance(first["input"], dict | list)
+        given = f", not {json.dumps(first['input'])[:_SHOWN]}" if is_shown else ""
+        raise WorldFault(
+            f"{path}:{line}: {where or 'world'}: {what[:1].lower()}{what[1:]}{given}; correct it"
+        ) from error
+
+
+def _text(path: Path) -> str:
+    """The text of a world file, as rule files are read: a byte order mark is dropped. Raises :class:`WorldFault`."""
+    if path.exists() and not path.is_file():
+        # A device or a pipe may have no end.
+        raise WorldFault(f"{path}: is not a file; name a world file")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise WorldFault(f"{path}: the file is larger than {MAX_FILE_BYTES // 1024} KiB; {SMALLER}")
+        return normalise(content.decode("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise WorldFault(f"{path}: cannot be read: {what}; name a world file") from error
 
 
 def place_in(world_file: Path, loc: Sequence[str | int]) -> str:
     """``file:line`` of the deepest part of a path, such as ``clusters``, 0, ``config``, that stands in a world file."""
-    root, _ = parse_yaml(str(world_file), world_file.read_text(encoding="utf-8"))
+    root, _ = parse_yaml(str(world_file), _text(world_file))
     return f"{world_file}:{_line(root, loc)}" if root is not None else str(world_file)
 
 
@@ -179,14 +207,16 @@ def _line(node: Node, loc: Sequence[str | int]) -> int:
 
 
 def data_path(path: str, world_file: Path) -> Path:
-    """Where a file named by a world lies."""
+    """Where a file named by a world lies. Raises :class:`WorldFault` for what can be no path."""
+    if "\0" in path:
+        raise WorldFault(f"{world_file}: {path!r} is no path; correct it")
     if path.startswith(DATA):
         return Path(os.environ.get("TIDEGATE_DATA", "../shared/data")) / path[len(DATA) :]
     return world_file.parent / path
 
 
 def jobs_of(world: World, world_file: Path) -> list[TraceJob]:
-    """The workload by arrival, ties in the order of the source. Raises :class:`IntakeError`."""
+    """The workload by arrival, ties in the order of the source. Raises :class:`IntakeError` and :class:`WorldFault`."""
     workload = world.workload
     if workload.generate is not None:
         jobs = list(generate(workload.generate, world.seed))
@@ -198,7 +228,11 @@ def jobs_of(world: World, world_file: Path) -> list[TraceJob]:
         jobs = swf.read_jobs(data_path(workload.swf.file, world_file)).jobs[: workload.swf.most]
     else:
         jobs = [_scripted(job) for job in workload.jobs or ()]
-    return sorted(jobs, key=lambda job: job.arrival_ms)
+    jobs.sort(key=lambda job: job.arrival_ms)
+    if jobs and jobs[-1].arrival_ms > LATEST_MS:
+        what = f"a job of the workload arrives after {jobs[-1].arrival_ms:,} ms, and no run goes beyond {LATEST_MS:,}"
+        raise WorldFault(f"{place_in(world_file, ('workload',))}: {what}; let its times begin near zero")
+    return jobs
 
 
 def _openb_jobs(source: OpenbWorkload, world: World, world_file: Path) -> list[TraceJob]:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from controlplane.eventlog import open_log
 from tests.cli.conftest import Tidegate
 from tests.cli.worlds import many_jobs, part, small_world, write_world
 
@@ -23,12 +24,12 @@ ANSWERS: dict[str, set[str]] = {
                "utilisation", "waits", "burst", "divergence"},
     "replay --verify": {"verified", "divergence"},
     "replay --until 20": {"events"},
-    "log verify": {"events", "damage"},
+    "log verify": {"events", "damage", "flaws"},
     "log tail": {"events", "records"},
-    "jobs": {"jobs", "live", "listed", "virtual_s", "policy", "placements"},
+    "jobs": {"jobs", "live", "listed", "virtual_s", "policy", "placements", "snapshot"},
     "queues": {"jobs", "queues", "virtual_s"},
     "clusters": {"jobs", "clusters", "virtual_s"},
-    "top": {"jobs", "clusters", "queues", "budgets", "longest_waiting"},
+    "top": {"jobs", "clusters", "queues", "budgets", "longest_waiting", "rule_faults"},
 }  # fmt: skip
 
 
@@ -130,6 +131,42 @@ def test_when_nothing_waits_or_runs_an_earlier_moment_is_pointed_to(tidegate: Ti
 
 
 # --- one job ----------------------------------------------------------------------------------------------------------
+
+
+def test_between_two_cycles_the_past_knows_nothing_of_the_later(tidegate: Tidegate, finished_day: Path) -> None:
+    """Inputs stand in front of the tick with which they were recorded; the instant before knows none of them."""
+    with open_log(str(finished_day), create=False, read_only=True) as log:
+        records = list(log.read())
+    later = next(
+        record
+        for record, before in zip(records[40:], records[39:], strict=False)
+        if record.type == "ticked/1" and before.author == "observed" and before.recorded_at_ms == record.recorded_at_ms
+    )
+    instant_before = later.recorded_at_ms - 1_000
+    last = max(record.position for record in records if record.recorded_at_ms <= instant_before)
+    assert later.position - last > 1, "something came with the later cycle"
+    answer = tidegate("queues", "--at", f"{instant_before // 1_000}s", "--log", finished_day, "--json").answer()
+    assert answer["position"] == last
+    there = tidegate("queues", "--at", f"{later.recorded_at_ms // 1_000}s", "--log", finished_day, "--json").answer()
+    assert cast("int", there["position"]) > later.position
+
+
+def test_why_between_two_cycles_knows_neither_jobs_nor_ends_that_came_later(
+    tidegate: Tidegate, finished_day: Path
+) -> None:
+    with open_log(str(finished_day), create=False, read_only=True) as log:
+        records = list(log.read())
+    submitted = next(r for r in records if r.type == "job_submitted/1" and r.recorded_at_ms > 60_000)
+    job, at_s = f"j{submitted.position}", submitted.recorded_at_ms // 1_000
+    assert f"{job} is not in the log" in tidegate("why", job, "--at", f"{at_s - 1}s", "--log", finished_day).sentence()
+    assert tidegate("why", job, "--at", f"{at_s}s", "--log", finished_day).code == 0
+    ended = next(r for r in records if r.type == "lease_observed/1" and b'"finished"' in r.payload)
+    job, at_s = ended.correlation, ended.recorded_at_ms // 1_000
+    phases = [
+        tidegate("why", job, "--at", f"{at}s", "--log", finished_day, "--json").answer()["phase"]
+        for at in (at_s - 1, at_s)
+    ]
+    assert phases == ["running", "finished"]
 
 
 def test_why_answers_for_a_moment_of_the_past(tidegate: Tidegate, finished_day: Path) -> None:

@@ -102,6 +102,67 @@ def test_a_bad_world_is_named_by_file_and_line(
     assert [path.name for path in tmp_path.iterdir()] == ["world.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (changed("seed", value=True), ["seed: input should be a valid integer, not true"]),
+        (changed("seed", value="3"), ['seed: input should be a valid integer, not "3"']),
+        (changed("seed", value=3.0), ["seed: input should be a valid integer, not 3.0"]),
+        (changed("tick_ms", value="1000"), ["tick_ms: ", 'not "1000"']),
+        (changed("until_ms", value=True), ["until_ms: ", "not true"]),
+        (changed("name", value=7), ["name: input should be a valid string, not 7"]),
+        (changed("policies", value=False), ["policies: ", "not false"]),
+        (changed("workload", "jobs", 2, "fails", value="no"), ["workload.jobs.2.fails: ", 'not "no"']),
+        (changed("workload", "jobs", 2, "fails", value=0), ["workload.jobs.2.fails: ", "not 0"]),
+        (changed("workload", "jobs", 2, "at_ms", value="5"), ["workload.jobs.2.at_ms: ", 'not "5"']),
+        (changed("workload", "jobs", 2, "spec", "priority", value="high"), ["spec.priority: ", 'not "high"']),
+        (changed("workload", value={"swf": {"file": "x.swf", "most": "9"}}), ["workload.swf.most: ", 'not "9"']),
+        (changed("clusters", 0, "config", "seed", value=True), ["'idc'", "seed"]),
+        (changed("clusters", 0, "config", "nodes", 0, "count", value="2"), ["'idc'", "nodes.0.count"]),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(
+    tidegate: Tidegate, tmp_path: Path, change: Callable[[Plain], None], words: list[str]
+) -> None:
+    """Nothing is guessed: `yes` is no switch, and "3" no number."""
+    world = small_world()
+    change(world)
+    said = tidegate("simulate", write_world(tmp_path, world), "--log", "memory:").sentence()
+    assert all(word in said for word in words), said
+    assert said.startswith(f"{tmp_path}/world.yaml:")
+
+
+def test_a_world_may_begin_with_a_byte_order_mark_and_end_its_lines_as_elsewhere(
+    tidegate: Tidegate, finished_day: Path, tmp_path: Path
+) -> None:
+    path = write_world(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    answer = tidegate("simulate", path, "--log", "memory:", "--json").answer()
+    assert answer["digest"] == tidegate("log", "verify", "--log", finished_day, "--json").answer()["digest"]
+    path.write_bytes(path.read_bytes().replace(b'"default"', b'"gone"').replace(b"default", b"gone"))
+    assert f"{path}:3: " in tidegate("simulate", path, "--log", "memory:").sentence()
+    path.write_bytes("name: a".encode("utf-16"))
+    assert "it is not UTF-8 text" in tidegate("simulate", path, "--log", "memory:").sentence()
+
+
+def test_a_world_that_is_too_large_is_told_what_helps_a_world(tidegate: Tidegate, tmp_path: Path) -> None:
+    for count in (1_000, 60_000):
+        said = tidegate("simulate", write_world(tmp_path, many_jobs(count)), "--log", "memory:").sentence()
+        assert f"{tmp_path}/world.yaml: the file is larger than 256 KiB; let `generate` draw the jobs" in said
+        assert "split" not in said
+    (tmp_path / "world.yaml").write_text("a: [" + "1," * 60_000 + "1]")
+    said = tidegate("simulate", tmp_path / "world.yaml", "--log", "memory:").sentence()
+    assert "the file has more than 50,000 parts; let `generate` draw the jobs" in said
+
+
+@pytest.mark.parametrize("text", ["a: &x 1\nb: *x\n", "a: !t 1\n", "a: 1\n---\nb: 2\n", "a: \x07\n"])
+def test_what_a_world_may_not_hold_is_not_said_of_policy_files(tidegate: Tidegate, tmp_path: Path, text: str) -> None:
+    (tmp_path / "world.yaml").write_text(text)
+    said = tidegate("simulate", tmp_path / "world.yaml", "--log", "memory:").sentence()
+    assert "world file" in said
+    assert "policy" not in said
+
+
 def test_the_line_is_that_of_the_very_field(tidegate: Tidegate, tmp_path: Path) -> None:
     world = small_world()
     part(world, *SHAPE)["gpus"] = 10**12
@@ -217,6 +278,11 @@ def test_an_event_of_a_newer_version_is_refused(tidegate: Tidegate, tmp_path: Pa
         (["why", "j10", "--at", "0"], "--at 0: the log has positions 1 to"),
         (["why", "j10", "--at", "9999999"], "--at 9999999: the log has positions 1 to"),
         (["why", "j10", "--at", "tomorrow"], "'tomorrow' is neither a position nor a time"),
+        (["why", "j10", "--at", "25:61:00"], "--at '25:61:00': no clock shows that; hours go to 23"),
+        (["top", "--at", "1d 24:00:00"], "no clock shows that"),
+        (["jobs", "--at", "9" * 5_000], "the log has positions 1 to"),
+        (["jobs", "--at", "9" * 5_000 + "h"], "is neither a position nor a time"),
+        (["replay", "--until", "9" * 5_000], "--until"),
         (["jobs", "--at", "1969-01-01"], "'1969-01-01' is neither a position nor a time"),
         (["jobs", "--queue", "reserch"], "no such queue (it has: company, product, research)"),
         (["log", "export", "day.txt"], "day.txt: an exported log is called"),

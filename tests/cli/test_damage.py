@@ -6,11 +6,15 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
+import orjson
 import pytest
 
+from controlplane.cli import past
 from controlplane.eventlog import open_log
 from controlplane.eventlog.port import EMPTY, Entry
+from controlplane.runtime.plane import sealed
 from tests.cli.conftest import Tidegate
 from tests.cli.worlds import part
 
@@ -91,6 +95,19 @@ def test_an_edited_decision_under_a_sound_chain_is_named(
     assert part(said.answer(), "divergence")["position"] == at
 
 
+def test_a_payload_that_is_written_otherwise_is_named_by_both(
+    tidegate: Tidegate, finished_day: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "edited.db"
+    at = rewritten(finished_day, log, lambda payload: payload.replace(b":", b": "), "job_submitted/1")
+    said = tidegate("log", "verify", "--log", log)
+    assert (said.code, said.err) == (1, "")
+    assert f"no writer made what stands at position {at} (foreign): job_submitted/1: the payload is not" in said.out
+    damage = part(tidegate("log", "verify", "--log", log, "--json").answer(), "damage")
+    assert (damage["position"], damage["kind"]) == (at, "foreign")
+    assert part(tidegate("replay", "--verify", "--log", log, "--json").answer(), "divergence")["position"] == at
+
+
 def test_a_record_that_cannot_follow_is_one_sentence_everywhere(
     tidegate: Tidegate, finished_day: Path, tmp_path: Path
 ) -> None:
@@ -108,6 +125,59 @@ def test_a_payload_that_is_no_event_is_one_sentence_everywhere(
     assert f"position {at}" in tidegate("top", "--log", log).sentence(1)
     assert tidegate("replay", "--log", log).code == 1
     assert tidegate("why", f"j{at}", "--log", log).sentence(1)
+
+
+# --- what stands beside the records -----------------------------------------------------------------------------------
+
+
+def forged_snapshot(day: Path) -> int:
+    """Puts a state into the log's newest snapshot that never was, sealed anew; gives its position."""
+    with closing(sqlite3.connect(day)) as database:
+        position, body = database.execute("SELECT position, body FROM snapshots ORDER BY serial DESC").fetchone()
+        plain = orjson.loads(body[32:])
+        plain["counts"]["finished"] = 9_999
+        database.execute("UPDATE snapshots SET body = ?", (sealed(orjson.dumps(plain)),))
+        database.commit()
+    return int(position)
+
+
+def test_a_forged_snapshot_is_named_and_not_shown(tidegate: Tidegate, finished_day: Path, day: Path) -> None:
+    position = forged_snapshot(day)
+    assert tidegate("replay", "--verify", "--log", finished_day).code == 0
+    said = tidegate("replay", "--verify", "--log", day, "--json")
+    assert (said.code, part(said.answer(), "divergence")["position"]) == (1, position)
+    for view in ("jobs", "queues", "clusters", "top"):
+        assert (
+            tidegate(view, "--log", day, "--json").answer() == tidegate(view, "--log", finished_day, "--json").answer()
+        )
+
+
+def test_a_view_of_a_long_log_says_from_which_snapshot_it_is(
+    tidegate: Tidegate, day: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long log a forged snapshot is believed until it is verified; so it is named."""
+    monkeypatch.setattr(past, "FOLDED_WHOLE", HIT)
+    assert tidegate("jobs", "--at", str(HIT), "--log", day, "--json").answer()["snapshot"] is None
+    position = forged_snapshot(day)
+    answer = tidegate("jobs", "--log", day, "--json").answer()
+    assert (answer["snapshot"], part(answer, "jobs")["finished"]) == (position, 9_999)
+    assert f"Position {position} (from the snapshot at {position}), " in tidegate("jobs", "--log", day).out
+
+
+def test_a_log_without_its_guards_is_told_of(tidegate: Tidegate, finished_day: Path, day: Path, tmp_path: Path) -> None:
+    assert tidegate("log", "verify", "--log", finished_day, "--json").answer()["flaws"] == []
+    tamper(day, "DROP TABLE snapshots")
+    said = tidegate("log", "verify", "--log", day)
+    assert (said.code, said.err) == (1, "")
+    assert said.out.startswith("The chain holds: ")
+    assert "the trigger events_refuse_update is missing" in said.out
+    answer = tidegate("log", "verify", "--log", day, "--json").answer()
+    assert (answer["ok"], answer["damage"]) == (False, None)
+    assert "the table snapshots is missing" in cast("list[str]", answer["flaws"])
+    # The way out that it names works.
+    tidegate("log", "export", tmp_path / "a.jsonl", "--log", day)
+    tidegate("log", "import", tmp_path / "a.jsonl", "--log", tmp_path / "b.db")
+    assert tidegate("log", "verify", "--log", tmp_path / "b.db").code == 0
 
 
 def test_a_missing_row_is_one_sentence_for_every_reader(tidegate: Tidegate, day: Path, tmp_path: Path) -> None:

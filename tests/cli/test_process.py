@@ -89,6 +89,22 @@ def test_another_python_changes_nothing(tmp_path: Path, finished_day: Path) -> N
         assert run("replay", "--verify", "--log", finished_day, python=python).returncode == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [b"caf\xe9.db", "caf\u00e9.db".encode()])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_name_that_cannot_be_printed_is_escaped(tmp_path: Path, name: bytes, encoding: str) -> None:
+    """A name is bytes; neither the letters of a terminal nor UTF-8 need have it."""
+    log = tmp_path / os.fsdecode(name)
+    said = run("simulate", write_world(tmp_path), "--log", log, PYTHONIOENCODING=encoding)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert log.is_file()
+    for command in (["jobs"], ["log", "export", tmp_path / os.fsdecode(name[:-3] + b".jsonl"), "--json"]):
+        said = run(*command, "--log", log, PYTHONIOENCODING=encoding)
+        assert (said.returncode, said.stderr) == (0, "")
+    said = run("jobs", "--log", tmp_path / os.fsdecode(b"gone" + name), PYTHONIOENCODING=encoding)
+    assert (said.returncode, said.stderr.count("\n")) == (2, 1)
+
+
 def test_a_reader_that_stops_reading_ends_it_quietly(finished_day: Path) -> None:
     with subprocess.Popen(
         [*RUN, "log", "tail", "-n", "99999", "--log", str(finished_day)],

@@ -14,7 +14,7 @@ from tests.cli.worlds import POLICIES, generated_jobs, many_jobs, part, small_wo
 
 KEYS = {
     "ok", "world", "seed", "log", "digest", "position", "events", "decisions", "jobs", "placements", "preemptions",
-    "virtual_s", "wall_s", "jobs_per_s", "utilisation", "waits", "longest_wait", "burst", "policy",
+    "virtual_s", "wall_s", "jobs_per_s", "utilisation", "waits", "longest_wait", "burst", "policy", "rule_faults",
 }  # fmt: skip
 MEASURED = {"wall_s", "jobs_per_s", "log"}
 

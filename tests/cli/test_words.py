@@ -56,6 +56,14 @@ def test_amounts() -> None:
         ("12", None),
         ("h", None),
         ("1h2d", None),
+        ("23:59:59", 86_399_000),
+        ("24:00:00", None),
+        ("25:61:00", None),
+        ("12:60", None),
+        ("12:00:60", None),
+        ("1d 24:00", None),
+        ("9" * 5_000 + "h", None),
+        ("\u0661\u0662:\u0660\u0660", None),
     ],
 )
 def test_a_time_is_understood_or_not(text: str, value_ms: int | None) -> None:

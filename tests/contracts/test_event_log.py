@@ -243,7 +243,7 @@ class EventLogContract:
     def test_a_closed_log_says_so(self, log: EventLog) -> None:
         filled(log, 1)
         log.close()
-        for use in (log.head, log.read, lambda: log.append([entry()], EMPTY), lambda: log.snapshots("1")):
+        for use in (log.head, log.read, lambda: log.append([entry()], EMPTY), lambda: log.snapshots("1"), log.flaws):
             with pytest.raises(LogUnusable, match="closed"):
                 use()
 
@@ -263,9 +263,12 @@ class EventLogContract:
     def test_a_snapshot_that_disagrees_with_the_log_is_not_offered(self, log: EventLog) -> None:
         """Kills: trusting a snapshot over the log."""
         head = filled(log, 3)
-        log.save_snapshot(Snapshot(2, "f" * 64, "core", b"wrong digest"))
+        assert list(log.flaws()) == []
+        log.save_snapshot(Snapshot(3, head.digest, "core", b"right"))
         log.save_snapshot(Snapshot(9, head.digest, "core", b"beyond the end"))
-        assert list(log.snapshots("core")) == []
+        log.save_snapshot(Snapshot(2, "f" * 64, "core", b"wrong digest"))
+        assert [snapshot.body for snapshot in log.snapshots("core")] == [b"right"]
+        assert list(log.flaws()) == [f"the snapshot at position {at} names no record of this log" for at in (2, 9)]
 
     def test_only_the_newest_snapshots_are_kept(self, log: EventLog) -> None:
         filled(log, 9)

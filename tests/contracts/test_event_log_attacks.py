@@ -92,6 +92,74 @@ def test_postgresql_refuses_to_rewrite(postgres_url: str, statement: str) -> Non
         assert verify_chain(log).ok
 
 
+def flaws(url: str) -> list[str]:
+    with open_log(url, create=False, read_only=True) as log:
+        return list(log.flaws())
+
+
+SQLITE_GUARDS = [
+    "events_refuse_delete",
+    "events_refuse_replace",
+    "events_refuse_update",
+    "head_refuse_delete",
+    "head_refuse_return",
+]
+
+
+@pytest.mark.parametrize("guard", SQLITE_GUARDS)
+def test_sqlite_says_which_guard_is_gone(path: Path, guard: str) -> None:
+    assert flaws(str(path)) == []
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"DROP TRIGGER {guard}")
+    assert flaws(str(path)) == [f"the trigger {guard} is missing"]
+    assert verified(path).ok, "the chain is another matter"
+
+
+def test_sqlite_says_that_a_guard_was_weakened_or_added(path: Path) -> None:
+    """Kills: looking for names only."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TRIGGER events_refuse_delete")
+        connection.execute("CREATE TRIGGER events_refuse_delete BEFORE DELETE ON events BEGIN SELECT 1; END")
+        connection.execute("CREATE TRIGGER quiet AFTER INSERT ON head BEGIN SELECT 1; END")
+    assert flaws(str(path)) == [
+        "the trigger events_refuse_delete is not as it was made",
+        "the trigger quiet is none of a log's",
+    ]
+
+
+def test_sqlite_says_that_the_snapshots_are_gone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE snapshots")
+    assert flaws(str(path)) == ["the table snapshots is missing"]
+    assert verified(path).ok
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("statement", "flaw"),
+    [
+        ("DROP TRIGGER events_refuse ON events", "the trigger events_refuse is missing"),
+        ("ALTER TABLE head DISABLE TRIGGER head_refuse_return", "the trigger head_refuse_return is switched off"),
+        (
+            "CREATE OR REPLACE FUNCTION tidegate_refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+            "the trigger events_refuse is switched off",
+        ),
+        (
+            "CREATE TRIGGER quiet BEFORE INSERT ON events EXECUTE FUNCTION tidegate_refuse()",
+            "the trigger quiet is none of a log's",
+        ),
+        ("DROP TABLE snapshots", "the table snapshots is missing"),
+    ],
+)
+def test_postgresql_says_what_is_gone(postgres_url: str, statement: str, flaw: str) -> None:
+    with open_log(postgres_url, create=True) as log:
+        filled(log, TEN)
+    assert flaws(postgres_url) == []
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(statement.encode())
+    assert flaw in flaws(postgres_url)
+
+
 # --- and what it cannot refuse is found -------------------------------------------------------------------------------
 
 

@@ -105,7 +105,7 @@ def test_a_file_is_read_only(log: EventLog) -> None:
 
 def test_a_closed_file_says_so(log: EventLog) -> None:
     log.close()
-    for use in (log.head, log.read, lambda: log.snapshots("core")):
+    for use in (log.head, log.read, lambda: log.snapshots("core"), log.flaws):
         with pytest.raises(LogUnusable, match="closed"):
             use()
 

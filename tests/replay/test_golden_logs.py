@@ -6,14 +6,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
+from controlplane.audit.canonical import payload_fault
 from controlplane.audit.replay import Divergence, replay
+from controlplane.domain.codec import decode
 from controlplane.domain.events import CycleDecided, LeaseObserved, PolicyActivated, Ticked
 from controlplane.domain.version import CORE
 from controlplane.eventlog.file import FileLog
 from controlplane.eventlog.port import Record
-from controlplane.eventlog.verify import verify_chain
+from controlplane.eventlog.verify import Kind, verify_chain
 from tests.replay.make_golden import BAD, GOLDEN, sealed, with_edited_decision
 
 GOOD = sorted(GOLDEN.glob("core-*/*.jsonl"))
@@ -182,6 +185,64 @@ def test_a_lie_under_a_sound_chain_is_named_by_its_position(tampering: Tampering
     found = replay(log, verify=True).divergence
     assert found is not None
     assert found.position == position
+
+
+REWRITINGS: dict[str, Callable[[bytes], bytes]] = {
+    "white space": lambda payload: b" " + payload,
+    "a key twice": lambda payload: b'{"spec":{"name":"decoy"},' + payload[1:],
+    "another order": lambda payload: orjson.dumps(dict(reversed(orjson.loads(payload).items()))),
+    "a default written out": lambda payload: payload[:-1] + b',"idempotency_key":null}',
+    "a letter escaped": lambda payload: payload.replace(b'"name":"', b'"name":"\\u0041', 1),
+}
+"""Other bytes that decode to an event."""
+
+
+@pytest.mark.parametrize("rewriting", REWRITINGS)
+def test_a_payload_that_is_written_otherwise_is_named_by_both_verifications(rewriting: str) -> None:
+    """Kills: comparing what payloads mean; two readers could read two things out of the same bytes."""
+    records = records_of(LONG)
+    at = next(at for at, record in enumerate(records) if b'"priority":' in record.payload)
+    payload = REWRITINGS[rewriting](records[at].payload)
+    assert payload != records[at].payload
+    decode(records[at].type, payload)
+    log = sealed([*records[:at], records[at]._replace(payload=payload), *records[at + 1 :]])
+    assert verify_chain(log).ok
+    found = replay(log, verify=True).divergence
+    assert found is not None
+    assert found.position == at + 1
+    assert "not written as such an event is" in found.what
+    damage = verify_chain(log, judge=payload_fault).damage
+    assert damage is not None
+    assert (damage.position, damage.kind) == (at + 1, Kind.FOREIGN)
+
+
+@pytest.mark.parametrize("number", [b'"7"', b"7.0", b"1" + b"0" * 30])
+def test_a_number_that_no_writer_writes_so_is_named(number: bytes) -> None:
+    payload = b'{"job":' + number + b',"requested_ms":0}'
+    decode("job_cancel_requested/1", payload)
+    records = records_of(LONG)
+    forged = records[0]._replace(type="job_cancel_requested/1", author="requested", payload=payload)
+    log = sealed([forged, *records])
+    found = replay(log, verify=True).divergence
+    assert found is not None
+    assert found.position == 1
+    damage = verify_chain(log, judge=payload_fault).damage
+    assert damage is not None
+    assert damage.position == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "is_sound"), [(b'{"a":1,"b":[]}', True), (b'{"b":[],"a":1}', False), (b"{", False)]
+)
+def test_of_an_event_of_a_newer_version_it_is_known_how_it_is_written(payload: bytes, is_sound: bool) -> None:
+    [record] = sealed([records_of(LONG)[0]._replace(type="job_submitted/99", payload=payload)]).read()
+    assert (payload_fault(record) is None) is is_sound
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_payload_of_a_golden_log_is_written_as_its_event_is(path: Path) -> None:
+    with FileLog(path) as log:
+        assert verify_chain(log, judge=payload_fault).ok
 
 
 def test_a_report_that_was_left_out_shows_in_the_decisions_after_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.events import LeaseGranted, ReservationMade, ReservationReleased
+from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.reasons import Reason
 from tests.scheduler.core import Core, gpus, job
 from tests.twins.plain_rules import PlainRules
@@ -155,3 +156,15 @@ def test_conservative_backfill_delays_none_of_those_that_hold_a_start() -> None:
         assert core.state.jobs[first].lease is None
         assert core.state.jobs[second].lease is None
         assert (core.placed() == [late]) is may_overtake
+
+
+def test_an_estimate_that_ends_beyond_all_instants_is_reserved_behind() -> None:
+    """Kills: adding an estimate to an instant and calling the sum an instant."""
+    core = reserving()
+    core.home(a=gpus(8))
+    core.queue("team")
+    core.submit(job(8, estimate_ms=MAX_MS))
+    core.cycle(MINUTE)
+    blocked = core.submit(job(8, estimate_ms=MINUTE))
+    core.cycle(2 * MINUTE)
+    assert core.state.reservations[blocked].start_ms == MAX_MS
