@@ -6,8 +6,13 @@ past us that is no bug of ours but damage, and is named by the position at which
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
 from controlplane.domain.codec import MalformedEvent, decode
-from controlplane.domain.events import Event
+from controlplane.domain.events import Author, CycleDecided, Event, Ticked
+from controlplane.domain.version import CORE, KNOWN_CORES
 from controlplane.eventlog.port import LogDamaged, Record
 from controlplane.policy.problems import BundleRefused
 from controlplane.runtime.rulebook import Rulebook
@@ -37,14 +42,44 @@ def fold(state: State, record: Record, event: Event) -> None:
         raise LogDamaged(record.position, what) from error
 
 
-def decide_again(state: State, rulebook: Rulebook, tick: int, watched_job: int | None = None) -> Cycle:
-    """The cycle of the tick at a position, to which the state was folded. Raises :class:`LogDamaged`."""
+def with_cores(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
+    """The records, each tick with the version of the core that decided its cycle: the cycle's own record, which ends
+    it, is read ahead. A version that is not known, and everything else, comes with the present one."""
+    ahead: deque[Record] = deque()
+    rest = iter(records)
+    while (record := ahead.popleft() if ahead else next(rest, None)) is not None:
+        if record.type != Ticked.TYPE:
+            yield record, CORE
+            continue
+        while not ahead or (ahead[-1].type != CycleDecided.TYPE and ahead[-1].author == Author.DECIDED.value):
+            following = next(rest, None)
+            if following is None:
+                break
+            ahead.append(following)
+        yield record, core_of(ahead[-1]) if ahead else CORE
+
+
+def core_of(record: Record) -> str:
+    """The version that a cycle's own record names, if it is a known one; else the present one."""
+    if record.type == CycleDecided.TYPE:
+        with suppress(MalformedEvent):
+            event = decode(record.type, record.payload)
+            if isinstance(event, CycleDecided) and event.core in KNOWN_CORES:
+                return event.core
+    return CORE
+
+
+def decide_again(
+    state: State, rulebook: Rulebook, tick: int, watched_job: int | None = None, core: str = CORE
+) -> Cycle:
+    """The cycle of the tick at a position, to which the state was folded, as that version of the core decides it.
+    Raises :class:`LogDamaged`."""
     try:
         rules = rulebook.active(state)
     except BundleRefused as error:
         raise LogDamaged(tick, f"the policy in the log does not load: {error}") from error
     try:
-        return decide(state, rules, watched_job=watched_job)
+        return decide(state, rules, watched_job=watched_job, core=core)
     except CANNOT_BE as error:
         what = f"what stands in the log up to here leaves nothing to decide from: {error!r}"
         raise LogDamaged(tick, what) from error

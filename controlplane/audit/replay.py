@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from controlplane.audit.canonical import NOT_CANONICAL, canonical
 from controlplane.audit.figures import Figures
-from controlplane.audit.folding import CANNOT_BE, decide_again, decoded, fold
+from controlplane.audit.folding import CANNOT_BE, decide_again, decoded, fold, with_cores
 from controlplane.audit.snapshots import KeptSnapshots
 from controlplane.domain.codec import MalformedEvent, decode
 from controlplane.domain.events import Author, CycleDecided, Event, PolicyActivated, Ticked
-from controlplane.domain.version import CORE
+from controlplane.domain.version import KNOWN_CORES
 from controlplane.eventlog.port import EMPTY, Entry, EventLog, LogDamaged, Record
 from controlplane.eventlog.verify import verify_chain
 from controlplane.policy.bundle import digest_of
@@ -113,8 +113,10 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
         replaying.snapshots = KeptSnapshots(log)
     total = log.head().position if until is None else min(until, log.head().position)
     try:
-        for record in log.read(0, until):
-            replaying.take(record)
+        for record, core in with_cores(log.read()):
+            if record.position > total:
+                break
+            replaying.take(record, core)
             if progress is not None and record.position % STEP == 0:
                 progress(record.position, total)
         replaying.finish(total, is_whole=until is None)
@@ -139,8 +141,8 @@ class _Replay:
         self._tick = 0
         """The position of the last tick."""
 
-    def take(self, record: Record) -> None:
-        """One more record of the log."""
+    def take(self, record: Record, core: str) -> None:
+        """One more record of the log; of a tick, with the version of the core that decided its cycle."""
         event = self._event(record)
         if self._verify and record.author != Author.DECIDED.value:
             self._check_input(record, event)
@@ -151,7 +153,7 @@ class _Replay:
         self.report.position, self.report.digest = record.position, record.digest
         if isinstance(event, Ticked) and self._verify:
             self._tick = record.position
-            again = decide_again(self._state, self._rulebook, record.position)
+            again = decide_again(self._state, self._rulebook, record.position, core=core)
             self._expected = list(reversed(again.decisions))
 
     def _compare_snapshot(self, position: int) -> None:
@@ -211,8 +213,9 @@ class _Replay:
         if record.type == expected.event.TYPE:
             what = f"{record.type} was decided otherwise"
         core = _core_of(record)
-        if core is not None and core != CORE:
-            what = f"the cycle was decided by core version {core}, this is {CORE}: verify it with that version"
+        if core is not None and core not in KNOWN_CORES:
+            known = " and ".join(KNOWN_CORES)
+            what = f"the cycle was decided by core version {core}, this knows {known}: verify it with that version"
         return Divergence(record.position, what, _shown(expected.payload), _shown(record.payload))
 
     def _refuse_missing(self, position: int) -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from controlplane.audit.folding import decide_again, decoded, fold
+from controlplane.audit.folding import decide_again, decoded, fold, with_cores
 from controlplane.audit.rule_faults import RuleFault, RuleFaults
 from controlplane.audit.sentences import amount, asks, tell, tell_offer
 from controlplane.audit.spans import instant, span
@@ -230,12 +230,15 @@ def _watched(
 ) -> Iterator[tuple[int, int, Watch, CycleDecided]]:
     """(tick, its instant, what its cycle says of the job, its own record), for each of some ticks in order."""
     state, rulebook = State(), Rulebook()
-    for record in log.read(0, max(ticks, default=0)):
+    last = max(ticks, default=0)
+    for record, core in with_cores(log.read()):
+        if record.position > last:
+            return
         fold(state, record, decoded(record))
         if progress is not None and record.position % _STEP == 0:
             progress(record.position, ticks[-1])
         if record.position in ticks and _is_undecided(state.jobs.get(job)):
-            cycle = decide_again(state, rulebook, record.position, watched_job=job)
+            cycle = decide_again(state, rulebook, record.position, watched_job=job, core=core)
             watch, closed = cycle.watch, cycle.decisions[-1].event
             assert watch is not None, "a job that is watched has an account"
             assert isinstance(closed, CycleDecided), "a cycle ends with its own record"
