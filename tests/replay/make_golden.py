@@ -23,6 +23,7 @@ BAD = GOLDEN / "bad"
 SCENARIOS = HERE.parent / "scenarios"
 STORIES = (
     HERE / "worlds" / "small-company.yaml",
+    HERE / "worlds" / "an-offer-that-fails.yaml",
     SCENARIOS / "b3-victims-in-one-rack.yaml",
     SCENARIOS / "b5-a-node-under-a-gang-dies-and-returns.yaml",
     SCENARIOS / "e4-mig-a-slice-in-the-wrong-place.yaml",

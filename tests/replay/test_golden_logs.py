@@ -10,10 +10,11 @@ import orjson
 import pytest
 
 from controlplane.audit.canonical import payload_fault
+from controlplane.audit import folding
 from controlplane.audit.replay import Divergence, replay
 from controlplane.domain.codec import decode
 from controlplane.domain.events import CycleDecided, LeaseObserved, PolicyActivated, Ticked
-from controlplane.domain.version import CORE
+from controlplane.domain.version import CORE, FIRST_CORE
 from controlplane.eventlog.file import FileLog
 from controlplane.eventlog.port import Record
 from controlplane.eventlog.verify import Kind, verify_chain
@@ -49,6 +50,11 @@ def test_a_golden_log_verifies_by_the_rules_of_its_own_core(path: Path) -> None:
         assert report.divergence is None, f"{report.divergence}; if that is meant: python -m tests.replay.make_golden"
         assert (report.position, report.digest) == log.head()
         assert report.cycles > 0
+
+
+def test_a_log_of_the_first_core_follows_from_its_own_rules_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "core_of", lambda record: CORE)
+    assert divergence_of(GOLDEN / f"core-{FIRST_CORE}" / "an-offer-that-fails.jsonl").position > 0
 
 
 @pytest.mark.parametrize("path", sorted(BAD.glob("*.jsonl")), ids=lambda path: path.stem)
