@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from controlplane.audit.canonical import payload_fault
 from controlplane.audit import folding
+from controlplane.audit.canonical import payload_fault
 from controlplane.audit.replay import Divergence, replay
 from controlplane.domain.codec import decode
 from controlplane.domain.events import CycleDecided, LeaseObserved, PolicyActivated, Ticked
