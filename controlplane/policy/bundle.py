@@ -12,12 +12,14 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from controlplane.policy.compiled import CompiledPolicy
 from controlplane.policy.compiler import Environment, PolicyCompiler
 from controlplane.policy.documents import BundleDocument, ParamDocument, Place, PolicyDocument, Reader
 from controlplane.policy.engine import Engine, Value
+from controlplane.policy.evaluation import Observer
 from controlplane.policy.problems import BundleRefused, Problem, Severity, errors, snippet, suggestion
 from controlplane.policy.rules import BundleRules
 from controlplane.policy.vocabulary import BY_NAME
@@ -27,6 +29,8 @@ MANIFEST = "bundle.yaml"
 TEST_SUFFIX = ".tests.yaml"
 MAX_FILES = 1_000
 MAX_BUNDLE_BYTES = 4_194_304
+REMEMBERED = 8
+"""Bundles that stay compiled."""
 _YAML = (".yaml", ".yml")
 
 
@@ -46,11 +50,12 @@ class Bundle:
     warnings: tuple[Problem, ...] = ()
     environment: Environment = field(default_factory=lambda: Environment(()), repr=False)
 
-    def rules(self) -> BundleRules:
-        """The rules as the scheduler asks them, with a memory of their own."""
+    def rules(self, observers: list[Observer] | None = None) -> BundleRules:
+        """The rules as the scheduler asks them, with a memory of their own. ``observers`` collects what each evaluation
+        goes through."""
         engines = {name: self.engine(name) for name in self.policies}
         name = next(iter(engines.values())).name if engines else self.environment.engine(BY_NAME["admission"]).name
-        return BundleRules(self.digest, self.policies, self.param_values(), engines, name)
+        return BundleRules(self.digest, self.policies, self.param_values(), engines, name, observers)
 
     def engine(self, point: str) -> Engine:
         """The engine that evaluates at a point."""
@@ -81,8 +86,16 @@ def digest_of(files: Mapping[str, str]) -> str:
 
 
 def load_bundle(files: Mapping[str, str]) -> Bundle:
-    """The bundle in a mapping of path to text. Raises :class:`BundleRefused` with every error found."""
-    bundle, problems = compile_bundle(files)
+    """The bundle in a mapping of path to text. Raises :class:`BundleRefused` with every error found.
+
+    The last few are remembered: a log that is opened, replayed or simulated loads the same text again and again.
+    """
+    return _loaded(tuple(sorted(files.items())))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _loaded(files: tuple[tuple[str, str], ...]) -> Bundle:
+    bundle, problems = compile_bundle(dict(files))
     if bundle is None:
         raise BundleRefused(errors(problems))
     return bundle

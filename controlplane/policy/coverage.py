@@ -1,6 +1,7 @@
-"""Which matches the rule tests reach, and whether each condition was seen both ways.
+"""Which matches the tests of a bundle reach, and whether each condition was seen both ways.
 
-The library behind ``policy test --coverage``: text, JSON, JUnit and one annotated page, all from the same report.
+The library behind ``policy test --coverage``: text, JSON, JUnit and one annotated page, all from the same report. Rule
+tests and scenarios are counted apart: a rule test says what the case must answer, a scenario only passes through it.
 """
 
 from __future__ import annotations
@@ -8,14 +9,23 @@ from __future__ import annotations
 import html
 import xml.etree.ElementTree as ET  # only written here, never read
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.policy.bundle import Bundle, load_bundle
-from controlplane.policy.compiled import CompiledMatch, CompiledRule
+from controlplane.policy.compiled import CompiledMatch, CompiledPolicy, CompiledRule
 from controlplane.policy.documents import Place
 from controlplane.policy.evaluation import Observer
-from controlplane.policy.testing import TestReport, Verdict, run_bundle_tests
+from controlplane.policy.testing import Kind, TestReport, Verdict, run_bundle_tests
+from controlplane.policy.yamltext import normalise
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How often a match applied, and how often its condition was false."""
+
+    held: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +37,19 @@ class MatchCoverage:
     column: int
     condition: str
     """Its text on one line; empty if it has none."""
-    held: int
-    """Times that it applied."""
-    failed: int
-    """Times that its condition was false."""
     has_condition: bool
+    tests: Seen
+    scenarios: Seen
+
+    @property
+    def held(self) -> int:
+        """Times that it applied."""
+        return self.tests.held + self.scenarios.held
+
+    @property
+    def failed(self) -> int:
+        """Times that its condition was false."""
+        return self.tests.failed + self.scenarios.failed
 
     @property
     def is_reached(self) -> bool:
@@ -46,6 +64,18 @@ class MatchCoverage:
         if self.has_condition and not self.failed:
             return "no test shows this condition to be false"
         return None
+
+    def as_dict(self) -> dict[str, object]:
+        """As JSON keeps it."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "condition": self.condition,
+            "tests": {"held": self.tests.held, "failed": self.tests.failed},
+            "scenarios": {"held": self.scenarios.held, "failed": self.scenarios.failed},
+            "missing": self.missing,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +116,7 @@ class CoverageReport:
                     for match in self.matches
                     if match.missing
                 ],
+                "by_match": [match.as_dict() for match in self.matches],
             },
         }
 
@@ -104,28 +135,39 @@ class CoverageReport:
 def measure(files: Mapping[str, str]) -> CoverageReport:
     """Runs the rule tests of a bundle and measures. Raises ``BundleRefused`` if it does not load."""
     bundle = load_bundle(files)
-    observers: dict[str, list[Observer]] = {}
+    observers: list[Observer] = []
     tests = run_bundle_tests(bundle, files, observers)
-    return CoverageReport(tests, tuple(_coverage(bundle, observers)))
+    return covered(bundle, tests, observers)
 
 
-def _coverage(bundle: Bundle, observers: Mapping[str, list[Observer]]) -> Iterator[MatchCoverage]:
-    for listed in bundle.policies.values():
-        for policy in listed:
-            seen: Counter[tuple[Place, bool]] = Counter(
-                side for observer in observers.get(policy.file, []) for side in observer.conditions
+def covered(
+    bundle: Bundle, tests: TestReport, observers: Sequence[Observer], played: Sequence[Observer] = ()
+) -> CoverageReport:
+    """What rule tests (``observers``) and scenarios (``played``) went through, by match of the bundle."""
+    policies = [policy for listed in bundle.policies.values() for policy in listed]
+    return CoverageReport(tests, tuple(matches_of(policies, observers, played)))
+
+
+def matches_of(
+    policies: Sequence[CompiledPolicy], observers: Sequence[Observer], played: Sequence[Observer] = ()
+) -> Iterator[MatchCoverage]:
+    """Every match of some rule files, in order, with what was seen of it."""
+    by_tests, by_scenarios = _sides(observers), _sides(played)
+    for policy in policies:
+        for match in _matches(policy.rule):
+            yield MatchCoverage(
+                match.at.file,
+                match.at.line,
+                match.at.column,
+                " ".join(match.condition.source.text.split()) if match.condition is not None else "",
+                not match.is_unconditional,
+                Seen(by_tests[match.at, True], by_tests[match.at, False]),
+                Seen(by_scenarios[match.at, True], by_scenarios[match.at, False]),
             )
-            for match in _matches(policy.rule):
-                condition = " ".join(match.condition.source.text.split()) if match.condition is not None else ""
-                yield MatchCoverage(
-                    match.at.file,
-                    match.at.line,
-                    match.at.column,
-                    condition,
-                    seen[match.at, True],
-                    seen[match.at, False],
-                    not match.is_unconditional,
-                )
+
+
+def _sides(observers: Sequence[Observer]) -> Counter[tuple[Place, bool]]:
+    return Counter(side for observer in observers for side in observer.conditions)
 
 
 def _matches(rule: CompiledRule) -> Iterator[CompiledMatch]:
@@ -139,24 +181,29 @@ def _matches(rule: CompiledRule) -> Iterator[CompiledMatch]:
 
 
 def junit(report: TestReport) -> str:
-    """The tests as JUnit XML, one suite per section."""
-    root = ET.Element("testsuites", name=report.bundle, tests=str(len(report.cases)))
-    root.set("failures", str(sum(case.verdict is Verdict.FAILED for case in report.cases)))
-    root.set("errors", str(sum(case.verdict is Verdict.BROKEN for case in report.cases)))
-    suites: dict[tuple[str, str], ET.Element] = {}
+    """The tests as JUnit XML, one suite per file and section."""
+    root = ET.Element("testsuites", name=report.bundle)
+    suites: dict[str, ET.Element] = {}
     for case in report.cases:
-        key = case.file, case.section
+        key = f"{case.file}: {case.section}" if case.kind is Kind.RULE else case.file
         if key not in suites:
-            suites[key] = ET.SubElement(root, "testsuite", name=f"{case.file}: {case.section}")
-        written = ET.SubElement(suites[key], "testcase", classname=case.file, name=case.name, line=str(case.line))
+            suites[key] = ET.SubElement(root, "testsuite", name=_plain(key))
+        written = ET.SubElement(suites[key], "testcase", classname=_plain(case.file), name=_plain(case.name))
+        written.set("line", str(case.line))
         if case.verdict is Verdict.FAILED:
             said = f"expected {case.expected}, got {case.got}"
-            ET.SubElement(written, "failure", message=_plain(said)).text = _plain(case.message)
+            text = "\n".join([*([case.message] if case.message else []), *case.why, *case.told])
+            ET.SubElement(written, "failure", message=_plain(said)).text = _plain(text)
         elif case.verdict is Verdict.BROKEN:
             ET.SubElement(written, "error", message=_plain(case.message))
-    for suite in suites.values():
-        suite.set("tests", str(len(suite)))
-        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    for problem in report.problems:
+        unread = ET.SubElement(root, "testsuite", name=_plain(problem.file))
+        written = ET.SubElement(unread, "testcase", classname=_plain(problem.file), name="the file can be read")
+        ET.SubElement(written, "error", message=_plain(f"{problem.line}:{problem.column}: {problem.message}"))
+    for element in (root, *root):
+        element.set("tests", str(len(element.findall(".//testcase"))))
+        element.set("failures", str(len(element.findall(".//failure"))))
+        element.set("errors", str(len(element.findall(".//error"))))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -167,43 +214,80 @@ def _plain(text: str) -> str:
 
 
 _PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }}
-pre {{ font: 13px/1.5 ui-monospace, monospace; overflow-x: auto }}
+:root {{ color-scheme: light dark; --seen: #2a7d3f; --half: #b07d00; --none: #c0392b }}
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem }}
+pre {{ font: 13px/1.6 ui-monospace, monospace; overflow-x: auto }}
 pre span {{ display: block; padding: 0 .5rem; border-left: .3rem solid transparent; white-space: pre }}
-.seen {{ border-color: #2a7d3f; background: #2a7d3f14 }}
-.half {{ border-color: #b07d00; background: #b07d0022 }}
-.none {{ border-color: #b3261e; background: #b3261e1f }}
-b {{ display: inline-block; width: 4rem; color: #777; font-weight: normal; user-select: none }}
-i {{ color: #555; padding-left: 2rem }}
-</style>
-<h1>{title}</h1><p>{totals}</p>
-{files}
-</html>
+.seen {{ border-color: var(--seen) }}
+.half {{ border-color: var(--half); background: color-mix(in srgb, var(--half) 14%, transparent) }}
+.none {{ border-color: var(--none); background: color-mix(in srgb, var(--none) 14%, transparent) }}
+b {{ display: inline-block; width: 3rem; opacity: .5; font-weight: normal; user-select: none }}
+i {{ opacity: .75; padding-left: 2rem }}
+.key span {{ border-left: .3rem solid; padding: 0 .5rem; margin-right: 1rem }}
+.bad {{ color: var(--none) }}
+td, th {{ text-align: left; padding: 0 1rem 0 0; vertical-align: top }}
+</style></head><body>
+<h1>{title}</h1>
+<p class="key"><span class="seen">seen both ways</span><span class="half">seen one way only</span>
+<span class="none">not reached</span></p>
+{bundles}
+</body></html>
 """
 
 
-def page(report: CoverageReport, files: Mapping[str, str]) -> str:
-    """One self-contained page: each rule file with every match marked as seen, half seen or not reached."""
-    title = f"Coverage of {report.tests.bundle}"
+def page(measured: Sequence[tuple[str, CoverageReport, Mapping[str, str]]]) -> str:
+    """One self-contained page: of each bundle (folder, report, files) the tests that did not pass, and every rule file
+    with each match marked as seen, half seen or not reached."""
+    title = "Coverage of " + ", ".join(report.tests.bundle for _, report, _ in measured)
+    shown = [_bundle(folder, report, files) for folder, report, files in measured]
+    return _PAGE.format(title=html.escape(title), bundles="\n".join(shown))
+
+
+def _bundle(folder: str, report: CoverageReport, files: Mapping[str, str]) -> str:
     by_file: dict[str, dict[int, MatchCoverage]] = {}
     for match in report.matches:
         by_file.setdefault(match.file, {})[match.line] = match
-    shown = [_annotated(file, files[file], lines) for file, lines in by_file.items()]
-    totals = report.as_text().split("\n", 1)[0]
-    return _PAGE.format(title=html.escape(title), totals=html.escape(totals), files="\n".join(shown))
+    parts = [
+        f"<h2>{html.escape(report.tests.bundle)}</h2>",
+        f"<p>{html.escape(folder)}: {html.escape(report.as_text().split(chr(10), 1)[0])}</p>",
+        _failures(report.tests),
+        *(_annotated(file, normalise(files[file]), lines) for file, lines in by_file.items()),
+    ]
+    return "\n".join(parts)
+
+
+def _failures(tests: TestReport) -> str:
+    rows = [
+        f"<tr><td>{html.escape(f'{case.file}:{case.line}')}</td><td class=bad>{case.verdict}</td>"
+        f"<td>{html.escape(case.name)}</td><td>{html.escape(case.message)}</td>"
+        f"<td>{html.escape(case.expected)}</td><td>{html.escape(case.got)}</td></tr>"
+        for case in tests.cases
+        if case.verdict is not Verdict.PASSED
+    ]
+    head = "<tr><th>where</th><th></th><th>test</th><th></th><th>expected</th><th>got</th></tr>"
+    return f"<table>{head}{''.join(rows)}</table>" if rows else ""
 
 
 def _annotated(file: str, text: str, lines: Mapping[int, MatchCoverage]) -> str:
     written: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         match = lines.get(number)
         shown = f"<b>{number}</b>{html.escape(line)}"
         if match is None:
             written.append(f"<span>{shown}</span>")
             continue
         kind = "seen" if match.missing is None else "half" if match.is_reached else "none"
-        note = match.missing or f"applied {match.held}, not {match.failed}"
-        written.append(f'<span class="{kind}">{shown}<i>{html.escape(note)}</i></span>')
-    return f"<h2>{html.escape(file)}</h2><pre>{''.join(written)}</pre>"
+        written.append(f'<span class="{kind}">{shown}<i>{html.escape(_note(match))}</i></span>')
+    return f"<h3>{html.escape(file)}</h3><pre>{''.join(written)}</pre>"
+
+
+def _note(match: MatchCoverage) -> str:
+    said = [match.missing] if match.missing else []
+    for what, seen in (("tests", match.tests), ("scenarios", match.scenarios)):
+        if seen.held or seen.failed:
+            false = f", false {seen.failed}" if match.has_condition else ""
+            said.append(f"in {what}: applied {seen.held}{false}")
+    return "; ".join(said)

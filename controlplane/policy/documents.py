@@ -223,6 +223,14 @@ class Reader:
             return None
         return SuiteDocument(file=self.file, description=description, sections=tuple(sections))
 
+    def facts(self) -> tuple[tuple[str, InputDocument], ...]:
+        """The file as the input of one question; of a whole test its ``input``."""
+        root = self._root()
+        entries = self._entries(root, "the facts") if root is not None else []
+        if any(key.text == "input" for key, _ in entries) and all(key.text in _CASE_KEYS for key, _ in entries):
+            entries = self._entries(next(value for key, value in entries if key.text == "input"), "input")
+        return tuple((key.text, self._input(value)) for key, value in entries)
+
     # -- parts of a policy
 
     def _rule(self, node: Node) -> RuleDocument:

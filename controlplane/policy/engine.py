@@ -23,6 +23,21 @@ Value = bool | int | float | str | bytes | None | list["Value"] | dict["Value", 
 """What goes into an engine and what comes out."""
 
 
+def show(value: Value) -> str:
+    """A value as CEL writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
+    if isinstance(value, list):
+        return f"[{', '.join(show(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{show(key)}: {show(value[key])}' for key in sorted(value, key=show))}}}"
+    return repr(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """An evaluation that ended in an error."""

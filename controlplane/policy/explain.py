@@ -1,23 +1,36 @@
-"""Why a point answered as it did: every variable's value, every case that was tried, and the one that fired.
+"""Why a point answered as it did: every variable's value, every case that was tried, what they read, and the case that
+fired.
 
-The library behind ``policy explain`` and ``why``. It asks the rules again with the same facts; it remembers nothing and
-decides nothing.
+The library behind ``policy explain``, the failures of ``policy test``, and ``why``. It asks the rules again with the
+same facts; it remembers nothing and decides nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.policy.bundle import Bundle
-from controlplane.policy.compiled import CompiledMatch, CompiledRule, is_portable
+from controlplane.policy.compiled import (
+    CompiledExpression,
+    CompiledMatch,
+    CompiledPolicy,
+    CompiledVariable,
+    is_portable,
+    written_out,
+)
 from controlplane.policy.documents import Place
-from controlplane.policy.engine import Fault, Value
+from controlplane.policy.engine import Engine, Fault, Refused, Value, show
 from controlplane.policy.evaluation import Evaluation, Observer, Outcome
+from controlplane.policy.inputs import question
+from controlplane.policy.problems import suggestion
+from controlplane.policy.reads import Read, widest
 from controlplane.policy.rules import clean
-from controlplane.policy.testing import show
 from controlplane.policy.vocabulary import BY_NAME, PARAMS, Point
+
+ABSENT = "absent"
+NO_ANSWER = "no answer"
 
 
 class WrongInput(Exception):
@@ -34,6 +47,20 @@ class ExplainedVariable:
     value: str
     """As CEL writes it, or what went wrong."""
     erred: bool
+    needed: bool
+    """Whether anything that was tried names it. Variables are lazy: of one that is not needed, the value was computed
+    only to be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedFact:
+    """A fact or parameter that was read by what was tried."""
+
+    name: str
+    """Such as ``job.priority``, ``job.labels['team']``, ``now`` or ``params.limit``."""
+    value: str
+    """As CEL writes it, or ``absent``."""
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +81,8 @@ class Explanation:
     """What one question went through."""
 
     point: str
+    meaning: str
+    """Of an answer, from the vocabulary."""
     answer: str
     """As CEL writes it; ``no answer`` if no case applies."""
     rule: str | None
@@ -64,25 +93,55 @@ class Explanation:
     closed: str | None
     """What happens instead, if the rule erred."""
     variables: tuple[ExplainedVariable, ...]
+    facts: tuple[ExplainedFact, ...]
     matches: tuple[ExplainedMatch, ...]
 
     def as_dict(self) -> dict[str, object]:
         """The explanation as JSON keeps it."""
         return dataclasses.asdict(self)
 
-    def as_text(self) -> str:
-        """The explanation as people read it."""
-        lines = [f"{self.point}: {self.answer}" + (f"  ({self.rule})" if self.rule else "")]
-        if self.reason:
-            lines.append(f"  because {self.reason}")
-        if self.fault:
-            lines.append(f"  the rule failed: {self.fault}; {self.closed}")
+    def details(self, folder: str = "") -> list[str]:
+        """The cases that were tried, then the variables, then what was read: a line each. ``folder`` stands before each
+        file."""
+        before = f"{folder.rstrip('/')}/" if folder else ""
+        lines: list[str] = []
         for match in self.matches:
             mark = "->" if match.fired else "  "
             held = {True: "yes", False: "no", None: "failed"}[match.held]
-            lines.append(f"  {mark} {match.file}:{match.line}  {match.condition or 'otherwise'}: {held}")
-        lines.extend(f"     {variable.name} = {variable.value}" for variable in self.variables)
-        return "\n".join(lines)
+            lines.append(f"{mark} {before}{match.file}:{match.line}: {held}: {match.condition or 'otherwise'}")
+        for variable in self.variables:
+            lazy = "" if variable.needed else " (lazy: nothing that was tried needs it)"
+            failed = "failed: " if variable.erred else ""
+            name = f"variables.{variable.name} = {failed}{variable.value}{lazy}"
+            lines.append(f"   {name}  ({before}{variable.file}:{variable.line})")
+        lines.extend(
+            f"   {fact.name} = {fact.value}{f' {fact.unit}' if _has_unit(fact) else ''}" for fact in self.facts
+        )
+        return lines
+
+    def as_text(self, folder: str = "") -> str:
+        """The explanation as people read it."""
+        before = f"{folder.rstrip('/')}/" if folder else ""
+        lines = [f"{self.point}: {self.answer}" + (f"  ({before}{self.rule})" if self.rule else "")]
+        lines.append(f"   {self.meaning}")
+        if self.reason:
+            lines.append(f"   because {self.reason}")
+        if self.fault:
+            lines.append(f"   the rule failed, so {self.closed}: {self.fault}")
+        return "\n".join([*lines, *self.details(folder)])
+
+
+def _has_unit(fact: ExplainedFact) -> bool:
+    return bool(fact.unit) and fact.value != ABSENT
+
+
+def point_named(name: str) -> Point:
+    """The decision point of that name. Raises :class:`WrongInput`."""
+    found = BY_NAME.get(name)
+    if found is None:
+        hint = suggestion(name, BY_NAME)
+        raise WrongInput(f"there is no decision point '{name}'{hint} (the points are {', '.join(BY_NAME)})")
+    return found
 
 
 def explain(bundle: Bundle, point: str, facts: Mapping[str, object]) -> Explanation:
@@ -90,23 +149,9 @@ def explain(bundle: Bundle, point: str, facts: Mapping[str, object]) -> Explanat
 
     Raises :class:`WrongInput` for a point or a name that does not exist.
     """
-    found = BY_NAME.get(point)
-    if found is None:
-        raise WrongInput(f"there is no decision point '{point}' (the points are {', '.join(BY_NAME)})")
-    data = _data(bundle, found, facts)
-    policies = bundle.policies.get(point, ())
-    observer = Observer()
-    asking = Evaluation(data, bundle.engine(point) if policies else bundle.environment.engine(found), observer)
-    outcome = asking.ask(policies)
-    return Explanation(
-        point=point,
-        answer=_answer(outcome, found, bool(policies)),
-        rule=f"{outcome.at.file}:{outcome.at.line}" if outcome.at else None,
-        reason=outcome.explanation,
-        fault=f"{outcome.fault.kind} ({outcome.fault.detail})" if outcome.fault else None,
-        closed=found.closed if outcome.fault else None,
-        variables=tuple(_variables(asking, observer.entered)),
-        matches=tuple(_matches(observer, outcome)),
+    found = point_named(point)
+    return explain_policies(
+        bundle, found, bundle.policies.get(point, ()), question(bundle, found, _given(found, facts))
     )
 
 
@@ -114,6 +159,37 @@ def explain_facts(bundle: Bundle, point: str, arguments: Sequence[object]) -> Ex
     """The same over the scheduler's own records, in the order of the port's method."""
     names = [variable.name for variable in BY_NAME[point].variables]
     return explain(bundle, point, {name: plain_facts(value) for name, value in zip(names, arguments, strict=True)})
+
+
+def explain_policies(
+    bundle: Bundle, point: Point, policies: Sequence[CompiledPolicy], data: Mapping[str, Value]
+) -> Explanation:
+    """The same for some rule files of a point, over what the engine sees."""
+    observer = Observer()
+    engine = bundle.engine(point.name)
+    asking = Evaluation(data, engine, observer)
+    outcome = asking.ask(policies)
+    tried = _tried(observer, outcome)
+    needed: dict[CompiledVariable, None] = {}
+    for expression in tried:
+        _need(expression, needed)
+    shown = _Shown(asking, engine, data)
+    return Explanation(
+        point=point.name,
+        meaning=point.meaning,
+        answer=_answer(outcome, point, bool(policies)),
+        rule=f"{outcome.at.file}:{outcome.at.line}" if outcome.at else None,
+        reason=outcome.explanation,
+        fault=f"{outcome.fault.kind} ({outcome.fault.detail})" if outcome.fault else None,
+        closed=point.closed if outcome.fault else None,
+        variables=tuple(
+            shown.variable(variable, needed=variable in needed)
+            for rule in observer.entered
+            for variable in rule.variables
+        ),
+        facts=tuple(_facts(bundle, point, [*tried, *(variable.expression for variable in needed)], data)),
+        matches=tuple(_matches(observer, outcome)),
+    )
 
 
 def plain_facts(record: object) -> Value:
@@ -126,29 +202,28 @@ def plain_facts(record: object) -> Value:
     return {name: clean(value) for name, value in values.items() if value is not None}
 
 
-def _data(bundle: Bundle, point: Point, facts: Mapping[str, object]) -> dict[str, Value]:
-    data: dict[str, Value] = {variable.name: {} if variable.record else 0 for variable in point.variables}
-    params: dict[Value, Value] = dict(bundle.param_values().items())
-    for name, given in facts.items():
+def _given(point: Point, facts: Mapping[str, object]) -> dict[str, Value]:
+    """The facts as the engine takes them, if they fit the point."""
+    given: dict[str, Value] = {}
+    for name, value in facts.items():
         variable = point.variable(name)
-        if name == PARAMS and isinstance(given, Mapping):
-            params.update((str(key), clean(value)) for key, value in given.items())
+        if name == PARAMS and isinstance(value, Mapping):
+            given[name] = clean(value)
             continue
         if variable is None:
             names = ", ".join(variable.name for variable in point.variables)
             raise WrongInput(f"the point '{point.name}' has no '{name}' (it has {names})")
-        if variable.record is not None and not isinstance(given, Mapping):
+        if variable.record is not None and not isinstance(value, Mapping):
             raise WrongInput(f"'{name}' is a record: give it as fields and values")
-        if variable.record is not None and isinstance(given, Mapping):
-            unknown = sorted(str(field) for field in given if variable.record.field(str(field)) is None)
+        if variable.record is not None and isinstance(value, Mapping):
+            unknown = sorted(str(field) for field in value if variable.record.field(str(field)) is None)
             if unknown:
                 raise WrongInput(f"{name} has no field '{unknown[0]}'")
         try:
-            data[name] = clean(given)
+            given[name] = clean(value)
         except TypeError as error:
             raise WrongInput(f"'{name}': whole numbers, texts, lists and maps are facts, and nothing else") from error
-    data[PARAMS] = params
-    return data
+    return given
 
 
 def _answer(outcome: Outcome, point: Point, has_rules: bool) -> str:
@@ -156,32 +231,124 @@ def _answer(outcome: Outcome, point: Point, has_rules: bool) -> str:
         return f"no rule: {point.silent}"
     if outcome.fault is not None:
         return "failed"
-    return show(outcome.value) if outcome.is_answer else "no answer"
+    return show(outcome.value) if outcome.is_answer else NO_ANSWER
 
 
-def _variables(asking: Evaluation, entered: Sequence[CompiledRule]) -> list[ExplainedVariable]:
-    found: list[ExplainedVariable] = []
-    for rule in entered:
-        for variable in rule.variables:
-            at, spelled = variable.expression.source.at, variable.expression.type
-            if not is_portable(spelled):
-                found.append(ExplainedVariable(variable.name, at.file, at.line, f"a {spelled}", erred=False))
-                continue
-            value = asking.variable(variable)
-            said = value.kind if isinstance(value, Fault) else show(value)
-            found.append(ExplainedVariable(variable.name, at.file, at.line, said, isinstance(value, Fault)))
-    return found
+# --- what was tried --------------------------------------------------------------------------------------------------
+
+
+def _by_place(observer: Observer) -> dict[Place, CompiledMatch]:
+    return {match.at: match for rule in observer.entered for match in rule.matches}
+
+
+def _undecided(observer: Observer, outcome: Outcome) -> CompiledMatch | None:
+    """The case whose condition erred."""
+    if outcome.fault is None or outcome.at is None or outcome.at in dict(observer.conditions):
+        return None
+    return _by_place(observer).get(outcome.at)
+
+
+def _tried(observer: Observer, outcome: Outcome) -> list[CompiledExpression]:
+    """Conditions that were asked, and what the case that fired says."""
+    by_place = _by_place(observer)
+    undecided = _undecided(observer, outcome)
+    asked = [by_place[at] for at, _ in observer.conditions] + ([undecided] if undecided is not None else [])
+    found = [match.condition for match in asked]
+    for at in observer.fired:
+        found.extend((by_place[at].output, by_place[at].explanation))
+    return [expression for expression in found if expression is not None]
+
+
+def _need(expression: CompiledExpression, needed: dict[CompiledVariable, None]) -> None:
+    """Collects the variables that an expression names, and those that they name."""
+    for _, variable in expression.variables:
+        if variable not in needed:
+            needed[variable] = None
+            _need(variable.expression, needed)
 
 
 def _matches(observer: Observer, outcome: Outcome) -> list[ExplainedMatch]:
-    by_place = {match.at: match for rule in observer.entered for match in rule.matches}
+    by_place = _by_place(observer)
     tried = [_explained(by_place[at], held, at in observer.fired) for at, held in observer.conditions]
-    if outcome.fault is not None and outcome.at in by_place and outcome.at not in dict(observer.conditions):
-        tried.append(_explained(by_place[outcome.at], None, fired=False))
-    return tried
+    undecided = _undecided(observer, outcome)
+    return tried if undecided is None else [*tried, _explained(undecided, None, fired=False)]
 
 
 def _explained(match: CompiledMatch, held: bool | None, fired: bool) -> ExplainedMatch:
     at: Place = match.at
     text = " ".join(match.condition.source.text.split()) if match.condition is not None else ""
     return ExplainedMatch(at.file, at.line, text, held, fired)
+
+
+# --- what was read ---------------------------------------------------------------------------------------------------
+
+
+def _facts(
+    bundle: Bundle, point: Point, expressions: Sequence[CompiledExpression], data: Mapping[str, Value]
+) -> Iterator[ExplainedFact]:
+    reads = widest(frozenset(read for expression in expressions for read in expression.facts))
+    order = [variable.name for variable in point.variables]
+    for read in sorted(reads, key=lambda read: (order.index(read.variable), read.field, read.key or "")):
+        yield ExplainedFact(_path(read), _fact(read, data), _unit(point, read))
+    params = {param.name: param for param in bundle.params}
+    held = data[PARAMS]
+    for name in sorted({name for expression in expressions for name in expression.params}):
+        value = held.get(name) if isinstance(held, dict) else None
+        yield ExplainedFact(f"{PARAMS}.{name}", show(value), params[name].unit if name in params else "")
+
+
+def _path(read: Read) -> str:
+    return f"{read.path}[{show(read.key)}]" if read.key is not None else read.path
+
+
+def _fact(read: Read, data: Mapping[str, Value]) -> str:
+    value: Value = data[read.variable]
+    for step in ([read.field] if read.field else []) + ([read.key] if read.key is not None else []):
+        if not isinstance(value, dict) or step not in value:
+            return ABSENT
+        value = value[step]
+    return show(value)
+
+
+def _unit(point: Point, read: Read) -> str:
+    variable = point.variable(read.variable)
+    if variable is None or variable.record is None:
+        return "ms since the epoch"
+    field = variable.record.field(read.field)
+    return field.unit if field is not None else ""
+
+
+class _Shown:
+    """Values of variables, as people read them."""
+
+    def __init__(self, asking: Evaluation, engine: Engine, data: Mapping[str, Value]) -> None:
+        self._asking = asking
+        self._engine = engine
+        self._data = data
+
+    def variable(self, variable: CompiledVariable, *, needed: bool) -> ExplainedVariable:
+        at, spelled = variable.expression.source.at, variable.expression.type
+        value = self._asking.variable(variable) if is_portable(spelled) else self._inside(variable.expression)
+        said = value.kind if isinstance(value, Fault) else value if not is_portable(spelled) else show(value)
+        assert isinstance(said, str)
+        return ExplainedVariable(variable.name, at.file, at.line, said, isinstance(value, Fault), needed)
+
+    def _inside(self, expression: CompiledExpression) -> str | Fault:
+        """Of a value that cannot leave the engine, what the engine itself makes of it as a text."""
+        text = written_out(expression)
+        if text is None:
+            return f"a {expression.type}"
+        if expression.type.startswith("optional_type<"):
+            there = self._evaluate(f"({text}\n).hasValue()")
+            if isinstance(there, Fault) or there is not True:
+                return there if isinstance(there, Fault) else "optional.none()"
+            inside = self._evaluate(f"({text}\n).value()")
+            return f"optional.of({show(inside)})" if not isinstance(inside, Fault) else f"a {expression.type}"
+        said = self._evaluate(f"string({text}\n)")
+        return said if isinstance(said, str | Fault) else f"a {expression.type}"
+
+    def _evaluate(self, text: str) -> Value | Fault:
+        try:
+            return self._engine.program(text).evaluate(self._data)
+        except Refused:
+            return None

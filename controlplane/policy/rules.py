@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from controlplane.policy.compiled import CompiledPolicy
 from controlplane.policy.documents import Place
 from controlplane.policy.engine import Engine, Fault, Program, Value, fault_of
-from controlplane.policy.evaluation import Evaluation, Outcome
+from controlplane.policy.evaluation import Evaluation, Observer, Outcome
 from controlplane.policy.reads import Read, widest
 from controlplane.policy.tree import Tree
 from controlplane.policy.vocabulary import BY_NAME, PARAMS, CelType, Point
@@ -244,7 +244,9 @@ class _PointRules(Generic[T]):
         answer: Callable[[Outcome], Answer[T]],
         shape: Callable[[Value], T],
         counter: Counter,
+        observers: list[Observer] | None = None,
     ) -> None:
+        self.observers = observers
         self.point = point
         self.shape = shape
         self.policies = policies
@@ -262,7 +264,7 @@ class _PointRules(Generic[T]):
         self.columns = tuple(_column(point, name, found) for name, found in by_name.items() if found)
         self.key = _key_function(self.columns)
         self.memo: dict[Hashable, Answer[T]] = {}
-        self.straight = _straight(policies)
+        self.straight = _straight(policies) if observers is None else None
         self.says_int = point.answer in (PointAnswer.INT, PointAnswer.OPTIONAL_INT)
 
     def evaluate(self, key: Hashable) -> Answer[T]:
@@ -284,7 +286,7 @@ class _PointRules(Generic[T]):
             else:
                 found = self.answer(Outcome(value, True, at))
         else:
-            asking = Evaluation(data, self.engine)
+            asking = Evaluation(data, self.engine, self._observer())
             outcome = asking.ask(self.policies)
             counter.evaluated += asking.evaluations
             found = self.answer(outcome)
@@ -295,9 +297,15 @@ class _PointRules(Generic[T]):
         self.memo[key] = found
         return found
 
+    def _observer(self) -> Observer | None:
+        if self.observers is None:
+            return None
+        self.observers.append(Observer())
+        return self.observers[-1]
+
     def bind(self) -> Ask[T]:
-        """The fastest way to ask: arguments in the order of the point's variables."""
-        direct = _direct(self)
+        """The fastest way to ask: arguments in the order of the point's variables. Observed, it takes no short cut."""
+        direct = _direct(self) if self.observers is None else None
         if direct is not None:
             return direct
         key_of, memo, evaluate, counter = self.key, self.memo, self.evaluate, self.counter
@@ -590,7 +598,9 @@ class BundleRules:
         params: Mapping[str, Value],
         engines: Mapping[str, Engine],
         engine_name: str,
+        observers: list[Observer] | None = None,
     ) -> None:
+        """``observers`` collects what each evaluation went through, for coverage; then nothing is answered without."""
         self._digest = digest
         self._engine_name = engine_name
         self.counters = Counters()
@@ -602,7 +612,7 @@ class BundleRules:
             if not found:
                 return None
             answer, counter = _answer_of(name, shape, closed), self.counters.points[name]
-            point = _PointRules(BY_NAME[name], found, params, engines[name], answer, shape, counter)
+            point = _PointRules(BY_NAME[name], found, params, engines[name], answer, shape, counter, observers)
             self._reads[name] = point.reads
             if name == "scoring":
                 self._scoring_field = _bare_field(point)

@@ -12,25 +12,29 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePosixPath
 
 from controlplane.policy.bundle import TEST_SUFFIX, Bundle, is_test_file, load_bundle
 from controlplane.policy.compiled import CompiledPolicy
-from controlplane.policy.documents import (
-    CaseDocument,
-    Expression,
-    InputDocument,
-    Place,
-    Reader,
-    SuiteDocument,
-    plain_value,
-)
-from controlplane.policy.engine import CelExprPython, Fault, Refused, Value
+from controlplane.policy.documents import CaseDocument, Reader, SuiteDocument, plain_value
+from controlplane.policy.engine import CelExprPython, Value, show
 from controlplane.policy.evaluation import Evaluation, Observer, Outcome
+from controlplane.policy.explain import explain_policies
+from controlplane.policy.inputs import Unusable, evaluated, given_value, input_problems, question
 from controlplane.policy.problems import Problem, snippet, suggestion
-from controlplane.policy.vocabulary import BY_NAME, PARAMS, Point, Record
-from controlplane.policy.yamltext import normalise
+from controlplane.policy.vocabulary import BY_NAME
 
-_Say = Callable[[Place, str], None]
+SCENARIOS = "scenarios"
+"""Folder of a bundle."""
+
+
+class Kind(StrEnum):
+    """What a test asks."""
+
+    RULE = "rule"
+    """Given facts, one answer of one rule file."""
+    SCENARIO = "scenario"
+    """Given clusters, queues, jobs and events, what the whole scheduler does."""
 
 
 class Verdict(StrEnum):
@@ -57,10 +61,17 @@ class CaseResult:
     rule: str | None
     """``file:line`` of the match that answered."""
     message: str = ""
+    kind: Kind = Kind.RULE
+    why: tuple[str, ...] = ()
+    """Of a test that failed: the cases that were tried with the values of what they read, or what was last said of the
+    jobs that are not where they were expected."""
+    told: tuple[str, ...] = ()
+    """Of a scenario that failed: what happened, in order."""
 
     def as_dict(self) -> dict[str, object]:
         """The result as JSON keeps it."""
         return {
+            "kind": str(self.kind),
             "file": self.file,
             "line": self.line,
             "suite": self.suite,
@@ -71,12 +82,14 @@ class CaseResult:
             "got": self.got,
             "rule": self.rule,
             "message": self.message,
+            "why": list(self.why),
+            "told": list(self.told),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """All rule tests of one bundle."""
+    """All tests of one bundle that were run."""
 
     __test__ = False
 
@@ -109,6 +122,11 @@ class TestReport:
         }
 
 
+def scenario_files(files: Mapping[str, str]) -> list[str]:
+    """The files of a bundle that hold a scenario each (:mod:`controlplane.simulate.scenarios` plays them)."""
+    return sorted(path for path in files if SCENARIOS in PurePosixPath(path).parts[:-1])
+
+
 @dataclass(frozen=True, slots=True)
 class Suites:
     """The test files of a bundle, and what is wrong with them."""
@@ -124,18 +142,23 @@ def run_tests(files: Mapping[str, str]) -> TestReport:
 
 
 def run_bundle_tests(
-    bundle: Bundle, files: Mapping[str, str], observers: dict[str, list[Observer]] | None = None
+    bundle: Bundle,
+    files: Mapping[str, str],
+    observers: list[Observer] | None = None,
+    chosen: Callable[[str], bool] = lambda _: True,
 ) -> TestReport:
-    """The same for a bundle that is loaded. ``observers`` collects, per rule file, what each test went through."""
+    """The same for a bundle that is loaded. ``observers`` collects what each test went through; ``chosen`` is asked
+    with ``file: section: name`` which tests to run."""
     found = read_suites(files, bundle)
     cases: list[CaseResult] = []
     for suite, rule_file in found.suites:
         policy = next(policy for listed in bundle.policies.values() for policy in listed if policy.file == rule_file)
         runner = _Runner(bundle, policy, suite)
         for section, tests in suite.sections:
-            cases.extend(runner.run(section, case) for case in tests)
+            picked = [case for case in tests if chosen(f"{suite.file}: {section}: {case.name}")]
+            cases.extend(runner.run(section, case) for case in picked)
         if observers is not None:
-            observers.setdefault(rule_file, []).extend(runner.observers)
+            observers.extend(runner.observers)
     return TestReport(bundle.name, bundle.digest, tuple(cases), found.problems)
 
 
@@ -161,42 +184,11 @@ def read_suites(files: Mapping[str, str], bundle: Bundle | None) -> Suites:
             message = f"this tests '{rule_file}', which is not a rule file of the bundle{hint}"
             problems.append(Problem(path, 1, 1, message, snippet(files[path], 1, 1), code="stray-tests"))
             continue
-        problems.extend(_input_problems(suite, BY_NAME[point], normalise(files[path])))
+        cases = [case for _, tests in suite.sections for case in tests]
+        for case in cases:
+            problems.extend(input_problems(case.input, BY_NAME[point], reader.text))
         suites.append((suite, rule_file))
     return Suites(tuple(suites), tuple(problems))
-
-
-def _input_problems(suite: SuiteDocument, point: Point, text: str) -> list[Problem]:
-    problems: list[Problem] = []
-
-    def say(at: Place, message: str) -> None:
-        shown = snippet(text, at.line, at.column)
-        problems.append(Problem(at.file, at.line, at.column, message, shown, code="wrong-input"))
-
-    names = [variable.name for variable in point.variables]
-    for _, cases in suite.sections:
-        for case in cases:
-            for name, given in case.input:
-                variable = point.variable(name)
-                if variable is None and name != PARAMS:
-                    message = f"the point '{point.name}' has no '{name}'{suggestion(name, names)}"
-                    say(given.at, f"{message} (it has {', '.join(names)})")
-                elif variable is not None and variable.record is not None:
-                    _unknown_fields(given, variable.record, name, say)
-    return problems
-
-
-def _unknown_fields(given: InputDocument, record: Record, name: str, say: _Say) -> None:
-    if given.value is None:
-        return
-    for key, value in given.value.entries:
-        if record.field(key.text) is None:
-            known = [field.name for field in record.fields]
-            place = Place(file=given.at.file, line=key.line, column=key.column)
-            say(place, f"{name} has no field '{key.text}'{suggestion(key.text, known)}")
-        elif value.kind == "text" and isinstance(plain_value(value), float):
-            place = Place(file=given.at.file, line=value.line, column=value.column)
-            say(place, f"{name}.{key.text} is a whole number; fractions are written in a smaller unit")
 
 
 class _Runner:
@@ -212,60 +204,55 @@ class _Runner:
 
     def run(self, section: str, case: CaseDocument) -> CaseResult:
         """One test."""
-
-        def result(verdict: Verdict, expected: str, got: str, rule: str | None = None, message: str = "") -> CaseResult:
-            return CaseResult(
-                self.suite.file,
-                case.at.line,
-                self.suite.description,
-                section,
-                case.name,
-                verdict,
-                expected,
-                got,
-                rule,
-                message,
-            )
-
         try:
             data = self._data(case)
             wanted = self._wanted(case)
-            why = self._expected(case.explanation) if case.explanation is not None else None
-        except _Broken as broken:
-            return result(Verdict.BROKEN, "", "", None, str(broken))
+            why = evaluated(case.explanation, self.plain) if case.explanation is not None else None
+        except Unusable as broken:
+            return self._result(section, case, Verdict.BROKEN, "", "", message=str(broken))
         observer = Observer()
         outcome = Evaluation(data, self.engine, observer).ask([self.policy])
         self.observers.append(observer)
-        said = _words(outcome)
+        expected, got = show(wanted.value) if wanted.is_answer else "no answer", _words(outcome)
         at = f"{outcome.at.file}:{outcome.at.line}" if outcome.at else None
-        expected = show(wanted.value) if wanted.is_answer else "no answer"
         if outcome.fault is None and wanted.agrees(outcome):
-            if why is None or why == outcome.explanation:
-                return result(Verdict.PASSED, expected, said, at)
-            return result(Verdict.FAILED, show(why), show(outcome.explanation), at, "the explanation differs")
-        detail = f"{outcome.fault.kind} ({outcome.fault.detail})" if outcome.fault else ""
-        return result(Verdict.FAILED, expected, said, at, detail)
+            if case.explanation is None or why == outcome.explanation:
+                return self._result(section, case, Verdict.PASSED, expected, got, at)
+            expected, got, message = show(why), show(outcome.explanation), "the explanation differs"
+        else:
+            message = f"{outcome.fault.kind} ({outcome.fault.detail})" if outcome.fault else ""
+        told = explain_policies(self.bundle, self.policy.point, [self.policy], data).details()
+        return self._result(section, case, Verdict.FAILED, expected, got, at, message, tuple(told))
+
+    def _result(
+        self,
+        section: str,
+        case: CaseDocument,
+        verdict: Verdict,
+        expected: str,
+        got: str,
+        rule: str | None = None,
+        message: str = "",
+        why: tuple[str, ...] = (),
+    ) -> CaseResult:
+        suite = self.suite
+        return CaseResult(
+            suite.file,
+            case.at.line,
+            suite.description,
+            section,
+            case.name,
+            verdict,
+            expected,
+            got,
+            rule,
+            message,
+            why=why,
+        )
 
     def _data(self, case: CaseDocument) -> dict[str, Value]:
-        data: dict[str, Value] = {
-            variable.name: {} if variable.record else 0 for variable in self.policy.point.variables
-        }
-        params: dict[Value, Value] = dict(self.bundle.param_values().items())
-        for name, given in case.input:
-            value = self._given(given)
-            if name != PARAMS:
-                data[name] = value
-            elif isinstance(value, dict):
-                params.update(value)
-        data[PARAMS] = params
-        return data
-
-    def _given(self, given: InputDocument) -> Value:
-        if given.expr is not None:
-            return self._expected(given.expr)
-        assert given.value is not None, "an input has a value or an expression"
-        value: Value = plain_value(given.value)  # type: ignore[assignment]
-        return value
+        given = {name: given_value(value, self.plain) for name, value in case.input}
+        return question(self.bundle, self.policy.point, given)
 
     def _wanted(self, case: CaseDocument) -> _Wanted:
         """What the test wants; an output of an optional type wants what is in it, or no answer."""
@@ -275,20 +262,10 @@ class _Runner:
         if case.output is None:
             return _Wanted(False, None)
         if not re.match(r"\s*optional\.(of|none|ofNonZeroValue)\(", case.output.text):
-            return _Wanted(True, self._expected(case.output))
-        if not self._expected(case.output, "({}\n).hasValue()"):
+            return _Wanted(True, evaluated(case.output, self.plain))
+        if not evaluated(case.output, self.plain, "({}\n).hasValue()"):
             return _Wanted(False, None)
-        return _Wanted(True, self._expected(case.output, "({}\n).value()"))
-
-    def _expected(self, expression: Expression, form: str = "{}") -> Value:
-        try:
-            found = self.plain.program(form.replace("{}", expression.text)).evaluate({})
-        except Refused as refused:
-            at = expression.locate(refused.diagnostics[0].offset)
-            raise _Broken(f"{at.file}:{at.line}:{at.column}: {refused.diagnostics[0].message}") from refused
-        if isinstance(found, Fault):
-            raise _Broken(f"{expression.at.file}:{expression.at.line}: {found.detail}")
-        return found
+        return _Wanted(True, evaluated(case.output, self.plain, "({}\n).value()"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +279,6 @@ class _Wanted:
         return not self.is_answer or _same(outcome.value, self.value)
 
 
-class _Broken(Exception):
-    """A test that cannot be run, and why."""
-
-
 def _same(got: Value, expected: Value) -> bool:
     """Equal in value and in type: 1 is not 1.0, true is not 1."""
     if isinstance(got, list) and isinstance(expected, list):
@@ -317,18 +290,3 @@ def _words(outcome: Outcome) -> str:
     if outcome.fault is not None:
         return f"error: {outcome.fault.kind}"
     return show(outcome.value) if outcome.is_answer else "no answer"
-
-
-def show(value: Value) -> str:
-    """A value as CEL writes it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
-    if isinstance(value, list):
-        return f"[{', '.join(show(item) for item in value)}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{show(key)}: {show(value[key])}' for key in sorted(value, key=show))}}}"
-    return repr(value)

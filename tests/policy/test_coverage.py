@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
 
 import pytest
 
@@ -70,16 +72,56 @@ def test_junit_counts_failures() -> None:
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("2", "1", "0")
     [failed] = root.findall("testsuite/testcase/failure")
     assert failed.get("message") == "expected 'x', got no answer"
+    assert "rule.yaml:7: yes: job.members > 1" in str(failed.text)
+
+
+def test_junit_counts_what_cannot_be_run_or_read_as_errors() -> None:
+    broken = "{name: broken, input: {job: {priority: 1}}, output: \"'a' +\"}"
+    root = ET.fromstring(junit(run_tests(files(HIGH, broken))))
+    assert [(root.get(key)) for key in ("tests", "failures", "errors")] == ["2", "0", "1"]
+    unread = ET.fromstring(junit(run_tests({**files(HIGH), "rule.tests.yaml": "section: 3"})))
+    assert [(unread.get(key)) for key in ("tests", "failures", "errors")] == ["1", "0", "1"]
+    assert "rule.tests.yaml" in str(unread.find("testsuite/testcase").get("classname"))  # type: ignore[union-attr]
 
 
 def test_the_page_marks_lines_and_escapes_text() -> None:
-    given = files(HIGH, SOME)
-    shown = page(measure(given), given)
+    given = files(HIGH, SOME, WRONG)
+    shown = page([("policies/<mine>", measure(given), given)])
     assert "too &lt;many&gt;" in shown
+    assert "policies/&lt;mine&gt;: 2 of 3 tests passed" in shown
     assert '<span class="none"><b>10</b>' in shown
     assert '<span class="half"><b>7</b>' in shown
     assert '<span class="seen"><b>5</b>' in shown
-    assert "http" not in shown
+    assert "in tests: applied 1, false 2" in shown
+    assert "<td class=bad>failed</td><td>wrong</td><td></td><td>&#x27;x&#x27;</td><td>no answer</td>" in shown
+
+
+def test_the_page_asks_no_network_and_is_one_document() -> None:
+    given = files(HIGH, LOW)
+    shown = page([("a", measure(given), given), ("b", measure(given), given)])
+    assert not re.search(r"https?:|//|url\(|<script|<link|<img|@import|src=", shown)
+    outline = Outline()
+    outline.feed(shown)
+    outline.close()
+    assert outline.open == []
+    assert outline.headings == 1 + 2 * 2  # the title, and of each bundle its name and its one file
+
+
+class Outline(HTMLParser):
+    """What is open, and how many headings there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.headings = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.headings += tag in ("h1", "h2", "h3")
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -30,11 +30,20 @@ match:
 def test_it_shows_every_variable_and_which_match_fired() -> None:
     found = explain(bundle("admission", RULE), "admission", {"job": {"submitted_ms": 1}, "now": 5000})
     assert (found.answer, found.rule, found.reason) == ("'too late'", "rule.yaml:12", "it came 4999 ms ago")
-    assert [(v.name, v.line, v.value, v.erred) for v in found.variables] == [
-        ("late", 6, "true", False),
-        ("big", 8, "a field or key was read that is absent", True),
-        ("asked", 10, "a google.protobuf.Timestamp", False),
+    assert [(v.name, v.line, v.value, v.erred, v.needed) for v in found.variables] == [
+        ("late", 6, "true", False, True),
+        ("big", 8, "a field or key was read that is absent", True, False),
+        ("asked", 10, "1970-01-01T00:00:00Z", False, False),
     ]
+    assert [(fact.name, fact.value, fact.unit) for fact in found.facts] == [
+        ("job.submitted_ms", "1", "ms since the epoch"),
+        ("now", "5000", "ms since the epoch"),
+    ]
+    text = found.as_text("policies/mine/")
+    assert "-> policies/mine/rule.yaml:12: yes: variables.late" in text
+    assert "variables.late = true  (policies/mine/rule.yaml:6)" in text
+    failed = "variables.big = failed: a field or key was read that is absent"
+    assert f"{failed} (lazy: nothing that was tried needs it)  (policies/mine/rule.yaml:8)" in text
     assert [(m.line, m.condition, m.held, m.fired) for m in found.matches] == [(12, "variables.late", True, True)]
 
 

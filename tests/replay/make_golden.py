@@ -14,8 +14,9 @@ from controlplane.domain.version import CORE
 from controlplane.eventlog.export import export_log
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.eventlog.port import EMPTY, Entry, EventLog, Record
-from tests.scenarios.stage import Stage
-from tests.scenarios.story import read_story
+from controlplane.simulate.scenarios.stage import Stage
+from controlplane.simulate.scenarios.story import read_story
+from tests.scenarios.policies import shipped
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE / "golden"
@@ -34,7 +35,7 @@ STORIES = (
 
 def played(story: Path) -> EventLog:
     """The log of a story."""
-    stage = Stage(read_story(story))
+    stage = Stage(read_story(story.name, story.read_text(encoding="utf-8")), shipped)
     stage.play(lambda moment: None)
     return stage.log
 

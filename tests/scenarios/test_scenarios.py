@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from controlplane.audit.replay import replay
-from tests.scenarios.expectations import Expectations, StoryWentOtherwise
-from tests.scenarios.stage import Stage
-from tests.scenarios.story import read_story
-from tests.scenarios.words import BadStory
+from controlplane.simulate.scenarios.expectations import Expectations, StoryWentOtherwise
+from controlplane.simulate.scenarios.stage import Stage
+from controlplane.simulate.scenarios.story import read_story
+from controlplane.simulate.scenarios.words import BadStory
+from tests.scenarios.policies import shipped
 
 HERE = Path(__file__).resolve().parent
 STORIES = sorted(HERE.glob("*.yaml"))
@@ -19,7 +20,7 @@ STORIES = sorted(HERE.glob("*.yaml"))
 
 def play(path: Path, *, is_restarted: bool = False) -> Stage:
     """Play one story; raises :class:`StoryWentOtherwise` with the story so far."""
-    stage = Stage(read_story(path), is_restarted=is_restarted)
+    stage = Stage(read_story(path.name, path.read_text(encoding="utf-8")), shipped, is_restarted=is_restarted)
     stage.play(Expectations(stage).check)
     return stage
 
@@ -75,7 +76,7 @@ def test_a_story_that_goes_otherwise_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoryWentOtherwise) as told:
         play(path)
     text = str(told.value)
-    assert "at 1m, running:\n  expected: a, b\n  found:    a\n  because:  somebody hoped so" in text
+    assert "at 1m, running:\n  expected: a, b\n  got:      a\n  because:  somebody hoped so" in text
     assert "a is placed on n" in text
     assert "b wait: capacity" in text
 

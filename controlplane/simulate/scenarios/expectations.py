@@ -1,12 +1,12 @@
-"""What a story may expect at a moment, and how a failure is told: as what was expected, what was found, and the story
-so far, in sentences."""
+"""What a story may expect at a moment, and how a failure is told: what was expected, what came, why, and the story so
+far, in sentences."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from fractions import Fraction
+from dataclasses import dataclass
 from typing import TypeVar
 
 from controlplane.domain.clusters import NodeState
@@ -14,91 +14,98 @@ from controlplane.domain.events import (
     CapacityObserved,
     CapacityReleased,
     CapacityRequested,
-    ClusterConfigured,
     CycleDecided,
     Event,
-    JobCancelRequested,
     JobEnded,
     JobRefused,
-    JobRequeued,
-    JobSubmitted,
     JobsWaiting,
     LeaseGranted,
     LeaseObserved,
     LeasePhase,
     LeaseRevoked,
-    NodeObserved,
-    QueueConfigured,
 )
 from controlplane.domain.quantities import share_ppb
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.state import Job, RequestPhase
-from tests.scenarios.stage import Stage, as_list, as_map
-from tests.scenarios.story import Moment
-from tests.scenarios.words import BadStory, amount, clock, micro_usd, milliseconds, said
+from controlplane.simulate.scenarios.given import as_list, as_map
+from controlplane.simulate.scenarios.narration import Narration, job_of
+from controlplane.simulate.scenarios.stage import Stage
+from controlplane.simulate.scenarios.story import EXPECTED, Expected
+from controlplane.simulate.scenarios.words import BadStory, amount, clock, exact, micro_usd, milliseconds, said
 
 E = TypeVar("E", bound=Event)
 SENTENCES = 60
 """So much of the story so far is told, the latest."""
+NAMED = 5
+"""Of so many jobs that are not where they were expected it is told why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An expectation that was not met."""
+
+    expectation: Expected
+    expected: str
+    got: str
+    why: tuple[str, ...]
+    """What was last said of the jobs that are not where they were expected."""
+    told: tuple[str, ...]
+    """What happened, the latest :data:`SENTENCES` of it."""
+
+    @property
+    def moment(self) -> str:
+        """Such as ``at 1m, running``."""
+        return f"at {clock(self.expectation.at_ms)}, {self.expectation.word}"
+
+    def lines(self) -> list[str]:
+        """Expected, got, because, why, and what happened."""
+        because = [f"because:  {self.expectation.because}"] if self.expectation.because else []
+        why = [f"{'why:' if number == 0 else '':8}  {line}" for number, line in enumerate(self.why)]
+        happened = ["what happened:", *(f"  {line}" for line in self.told)]
+        return [f"expected: {self.expected}", f"got:      {self.got}", *because, *why, *happened]
 
 
 class StoryWentOtherwise(AssertionError):
-    """An expectation that was not met; the text is the story."""
+    """An expectation was not met; the text is the story."""
+
+    def __init__(self, title: str, difference: Difference) -> None:
+        self.difference = difference
+        told = "".join(f"\n  {line}" for line in difference.lines())
+        super().__init__(f"{title}\n{difference.moment}:{told}")
 
 
 class Expectations:
-    """Checks the moments of a ``then`` against what was played."""
+    """Checks the lines of a ``then`` against what was played."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._words: dict[str, Callable[[object], tuple[object, object]]] = {
-            "running": self._running,
-            "waiting": self._waiting,
-            "placed": self._placed,
-            "clusters": self._clusters,
-            "members": self._members,
-            "finished": self._finished,
-            "ended": self._ended,
-            "refused": self._refused,
-            "evicted": self._evicted,
-            "attempts": self._attempts,
-            "order": self._order,
-            "uses": self._uses,
-            "shares": self._shares,
-            "free_gpus": self._free_gpus,
-            "rented": self._rented,
-            "requests": self._requests,
-            "released": self._released,
-            "deadlines": self._deadlines,
-            "left": self._left,
-            "charged": self._charged,
-            "tally": self._tally,
-            "rule": self._rule,
-            "offers": self._offers,
-            "faults": self._faults,
-            "reserved": self._reserved,
-            "promised": self._promised,
+            word: getattr(self, f"_{word}") for word in EXPECTED
         }
 
-    def check(self, moment: Moment) -> None:
-        """Raises :class:`StoryWentOtherwise` for the first thing that is not as the story says."""
-        for word, given in moment.plain.items():
-            if word == "because":
-                continue
-            if word not in self._words:
-                raise BadStory(f"{self._stage.story.path.name}: then: {word} is not known; use {_listed(self._words)}")
-            expected, found = self._words[word](given)
-            if expected != found:
-                raise StoryWentOtherwise(self._told(moment, word, expected, found))
+    def check(self, expectation: Expected) -> None:
+        """Raises :class:`StoryWentOtherwise`, and :class:`BadStory` for what cannot be compared."""
+        expected, found = self._words[expectation.word](expectation.given)
+        if expected != found:
+            narration = Narration(self._stage)
+            told = [f"{clock(at_ms):>8}  {text}" for at_ms, text in narration.told()[-SENTENCES:]]
+            why = [said_of for name in self._astray(expected, found) if (said_of := narration.last_of(name))]
+            difference = Difference(
+                expectation, _shown(expected), _shown(found), tuple(dict.fromkeys(why)), tuple(told)
+            )
+            story = self._stage.story
+            numbered = f" ({story.scenario})" if story.scenario else ""
+            raise StoryWentOtherwise(f"{story.file}{numbered}: {story.title}", difference)
 
-    def _told(self, moment: Moment, word: str, expected: object, found: object) -> str:
-        story = self._stage.story
-        because = f"\n  because:  {moment.plain['because']}" if "because" in moment.plain else ""
-        return (
-            f"\n{story.path.name} ({story.scenario}): {story.title}\nat {clock(moment.at_ms)}, {word}:"
-            f"\n  expected: {_shown(expected)}\n  found:    {_shown(found)}{because}\n\nwhat happened:\n"
-            + "\n".join(Narration(self._stage).sentences()[-SENTENCES:])
-        )
+    def _astray(self, expected: object, found: object) -> list[str]:
+        """Jobs of which one thing was expected and another came."""
+        names: list[object] = []
+        if isinstance(expected, dict) and isinstance(found, dict):
+            names = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
+        elif isinstance(expected, list) and isinstance(found, list):
+            names = [name for name in [*expected, *found] if name not in expected or name not in found]
+        known = [job for name in names for job in self._stage.jobs if name in (job, _group(job))]
+        return known[:NAMED]
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
@@ -162,7 +169,7 @@ class Expectations:
         expected = {name: [str(node) for node in as_list(nodes)] for name, nodes in as_map(given).items()}
         found: dict[str, object] = {}
         for name in expected:
-            job = self._stage.plane.state.jobs.get(self._stage.jobs[name])
+            job = self._stage.plane.state.jobs.get(self._stage.job(name))
             lease = self._stage.plane.state.leases.get(job.lease or "") if job is not None else None
             found[name] = [seat.node.name for seat in lease.seats] if lease is not None else "nowhere"
         return expected, found
@@ -172,7 +179,7 @@ class Expectations:
         state = self._stage.plane.state
         found: dict[str, object] = {}
         for name in expected:
-            job = state.jobs.get(self._stage.jobs[name])
+            job = state.jobs.get(self._stage.job(name))
             lease = state.leases.get(job.lease or "") if job is not None else None
             found[name] = lease.cluster if lease is not None else "nowhere"
         return expected, found
@@ -183,7 +190,7 @@ class Expectations:
         state = self._stage.plane.state
         found: dict[str, object] = {}
         for name in expected:
-            job = state.jobs.get(self._stage.jobs[name])
+            job = state.jobs.get(self._stage.job(name))
             lease = state.leases.get(job.lease or "") if job is not None else None
             found[name] = len(lease.staying()) if lease is not None else 0
         return expected, found
@@ -226,7 +233,7 @@ class Expectations:
 
     def _evicted(self, given: object) -> tuple[object, object]:
         """Every revocation so far: names, or name -> cause."""
-        causes = {self._stage.names[_job_of(event.lease)]: event.cause for event in self._events(LeaseRevoked)}
+        causes = {self._stage.names[job_of(event.lease)]: event.cause for event in self._events(LeaseRevoked)}
         if isinstance(given, dict):
             return given, causes
         return sorted(str(name) for name in as_list(given)), sorted(causes)
@@ -234,7 +241,7 @@ class Expectations:
     def _attempts(self, given: object) -> tuple[object, object]:
         expected = as_map(given)
         granted = [event.job for event in self._events(LeaseGranted)]
-        return expected, {name: granted.count(self._stage.jobs[name]) for name in expected}
+        return expected, {name: granted.count(self._stage.job(name)) for name in expected}
 
     def _order(self, given: object) -> tuple[object, object]:
         """The order in which jobs were placed, from the beginning; ``a-1`` and ``a-2`` may both be called ``a``."""
@@ -263,7 +270,7 @@ class Expectations:
         if queue == "all":
             return tree.root.index
         if queue not in tree.by_name:
-            raise BadStory(f"{self._stage.story.path.name}: there is no queue {queue}")
+            raise BadStory(f"there is no queue {queue}; the queues are {', '.join(sorted(tree.by_name))}")
         return tree.by_name[queue].index
 
     def _shares(self, given: object) -> tuple[object, object]:
@@ -272,7 +279,7 @@ class Expectations:
         expected: dict[str, object] = {}
         found: dict[str, object] = {}
         for queue, text in as_map(given).items():
-            share = Fraction(str(text))
+            share = exact(text)
             expected[queue] = share_ppb(share.numerator, share.denominator)
             used = state.used[self._index(queue)]
             parts = [share_ppb(units, state.capacity.get(res, 0)) for res, units in used.items()]
@@ -282,7 +289,7 @@ class Expectations:
     def _free_gpus(self, given: object) -> tuple[object, object]:
         state = self._stage.plane.state
         nodes = (node for node in state.nodes.values() if node.state is not NodeState.LOST)
-        return str(Fraction(str(given))), said("gpu", sum(sum(state.kinds.kinds[node.kind].gpu_free) for node in nodes))
+        return str(exact(given)), said("gpu", sum(sum(state.kinds.kinds[node.kind].gpu_free) for node in nodes))
 
     # --- rent and money ----------------------------------------------------------------------------------------------
 
@@ -299,7 +306,7 @@ class Expectations:
         """How often capacity was asked for so far, for anybody or by job."""
         made = [event.for_job for event in self._events(CapacityRequested)]
         if isinstance(given, dict):
-            return given, {name: made.count(self._stage.jobs[name]) for name in given}
+            return given, {name: made.count(self._stage.job(name)) for name in given}
         return given, len(made)
 
     def _released(self, given: object) -> tuple[object, object]:
@@ -320,6 +327,11 @@ class Expectations:
         """Budget -> dollars that may still be promised in this window."""
         state = self._stage.plane.state
         expected = {name: micro_usd(text) for name, text in as_map(given).items()}
+        unknown = [name for name in expected if name not in state.budgets]
+        if unknown:
+            raise BadStory(
+                f"there is no budget {unknown[0]}; the budgets are {', '.join(sorted(state.budgets)) or 'none'}"
+            )
         return expected, {name: state.budgets[name].left(self._stage.now_ms) for name in expected}
 
     def _charged(self, given: object) -> tuple[object, object]:
@@ -333,7 +345,7 @@ class Expectations:
         expected = as_map(given)
         found: dict[str, object] = {}
         for name, wanted in expected.items():
-            record = self._records([one for one in self._jobs() if one.lease is None]).get(self._stage.jobs[name])
+            record = self._records([one for one in self._jobs() if one.lease is None]).get(self._stage.job(name))
             counts = record.tally.model_dump() if record is not None and record.tally is not None else {}
             found[name] = {cause: counts.get(cause) for cause in as_map(wanted)}
         return expected, found
@@ -343,7 +355,7 @@ class Expectations:
         expected = {name: str(text) for name, text in as_map(given).items()}
         found: dict[str, object] = {}
         for name, text in expected.items():
-            rules = [getattr(event, "rule", None) for event in self._about(self._stage.jobs[name])]
+            rules = [getattr(event, "rule", None) for event in self._about(self._stage.job(name))]
             last = next((rule for rule in reversed(rules) if rule is not None), "none")
             found[name] = text if last == text or last.split(":")[0] == text else last
         return expected, found
@@ -357,7 +369,7 @@ class Expectations:
         expected: dict[str, object] = {}
         found: dict[str, object] = {}
         for name, wanted in as_map(given).items():
-            made = [e for e in self._events(CapacityRequested) if e.for_job == self._stage.jobs[name]]
+            made = [e for e in self._events(CapacityRequested) if e.for_job == self._stage.job(name)]
             why = made[-1].refused_offers if made else {}
             expected[name] = as_map(wanted)
             found[name] = {
@@ -401,98 +413,15 @@ class Expectations:
         for _, _, event in self._stage.told:
             name = self._stage.names.get(int(getattr(event, "job", 0) or 0), "")
             if event.TYPE == "room_promised/1":
-                victims = [self._stage.names[_job_of(lease)] for lease in getattr(event, "victims", ())]
+                victims = [self._stage.names[job_of(lease)] for lease in getattr(event, "victims", ())]
                 promises[name] = sorted(victims)
             elif event.TYPE in ("promise_released/1", "lease_granted/1"):
                 promises.pop(name, None)
         return {name: sorted(as_list(jobs), key=str) for name, jobs in as_map(given).items()}, promises
 
 
-class Narration:
-    """The log of a stage in sentences."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def sentences(self) -> list[str]:
-        """One line for each event that a person would tell."""
-        lines: list[str] = []
-        for at_ms, position, event in self._stage.told:
-            text = self._sentence(position, event)
-            if text:
-                lines.append(f"  {clock(at_ms):>8}  {text}")
-        return lines
-
-    def _job(self, id_: int) -> str:
-        return self._stage.names.get(id_, f"j{id_}")
-
-    def _sentence(self, position: int, event: Event) -> str:
-        match event:
-            case JobSubmitted():
-                roles = " and ".join(f"{role.count} x {role.gpus} GPU" for role in event.spec.roles)
-                return f"{self._job(position)} is submitted to {event.spec.queue}: {roles}"
-            case JobCancelRequested():
-                return f"{self._job(event.job)} is cancelled by its client"
-            case QueueConfigured():
-                return f"queue {event.spec.name} is configured"
-            case ClusterConfigured():
-                return f"cluster {event.spec.name} is configured"
-            case NodeObserved() if len(self._stage.story.nodes) <= 20:
-                return f"node {event.node} is {event.state.value}"
-            case LeaseGranted():
-                return f"{self._job(event.job)} is placed on {_nodes([m.node for m in event.members])}"
-            case LeaseRevoked():
-                return f"{self._job(_job_of(event.lease))} is told to stop: {event.cause}"
-            case LeaseObserved():
-                return f"{self._job(_job_of(event.lease))} is seen {event.phase.value}"
-            case _:
-                return self._decision(event)
-
-    def _decision(self, event: Event) -> str:
-        match event:
-            case JobRefused():
-                return f"{self._job(event.job)} is refused: {Reason(event.reason).slug}: {event.detail}"
-            case JobRequeued():
-                return f"{self._job(event.job)} waits again: {event.cause}"
-            case JobEnded():
-                return f"{self._job(event.job)} is over: {event.outcome}"
-            case JobsWaiting():
-                short = ", ".join(f"{said(res, units)} {res} short" for res, units in event.short.items())
-                also = f" and {event.count - 1} alike" if event.count > 1 else ""
-                return f"{self._job(event.head)}{also} wait: {Reason(event.reason).slug} {short}".rstrip()
-            case CapacityRequested():
-                return (
-                    f"{event.nodes} of {event.cluster}/{event.offer} are asked for, for {self._job(event.for_job)}, "
-                    f"until {clock(event.deadline_ms)}, promising ${event.promised_micro_usd / 1_000_000:.2f}"
-                )
-            case CapacityObserved():
-                return f"rent {event.request} is seen {event.phase.value}"
-            case CapacityReleased():
-                return f"rent {event.request} is given back: {event.cause}"
-            case _:
-                return "" if event.TYPE in _UNTOLD else f"{event.TYPE} {event.model_dump_json(exclude_defaults=True)}"
-
-
-_UNTOLD = ("ticked/1", "cycle_decided/1", "policy_activated/1", "budget_configured/1", "node_observed/1")
-
-
-def _job_of(lease: str) -> int:
-    return int(lease[1 : lease.index(".")])
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(words)
-
-
 def _group(name: str) -> str:
     return re.sub(r"-\d+$", "", name)
-
-
-def _nodes(names: list[str]) -> str:
-    distinct = list(dict.fromkeys(names))
-    return (
-        ", ".join(distinct) if len(distinct) <= 6 else f"{', '.join(distinct[:3])} and {len(distinct) - 3} more nodes"
-    )
 
 
 def _with_shorts(text: object) -> object:

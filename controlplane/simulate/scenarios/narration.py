@@ -1,0 +1,117 @@
+"""The log of a played story in sentences, for whoever reads why it went otherwise."""
+
+from __future__ import annotations
+
+import re
+
+from controlplane.domain.events import (
+    CapacityObserved,
+    CapacityReleased,
+    CapacityRequested,
+    ClusterConfigured,
+    Event,
+    JobCancelRequested,
+    JobEnded,
+    JobRefused,
+    JobRequeued,
+    JobSubmitted,
+    JobsWaiting,
+    LeaseGranted,
+    LeaseObserved,
+    LeaseRevoked,
+    NodeObserved,
+    QueueConfigured,
+)
+from controlplane.domain.reasons import Reason
+from controlplane.simulate.scenarios.stage import Stage
+from controlplane.simulate.scenarios.words import clock, said
+
+
+class Narration:
+    """The log of a stage in sentences."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def told(self) -> list[tuple[int, str]]:
+        """The instant and a sentence, for each event that a person would tell."""
+        lines = [(at_ms, self._sentence(position, event)) for at_ms, position, event in self._stage.told]
+        return [(at_ms, text) for at_ms, text in lines if text]
+
+    def last_of(self, name: str) -> str | None:
+        """The last sentence that names a job."""
+        pattern = re.compile(rf"(?<![\w./@:+-]){re.escape(name)}(?![\w/@+-])")
+        return next(
+            (f"{text} (at {clock(at_ms)})" for at_ms, text in reversed(self.told()) if pattern.search(text)), None
+        )
+
+    def _job(self, id_: int) -> str:
+        return self._stage.names.get(id_, f"j{id_}")
+
+    def _sentence(self, position: int, event: Event) -> str:
+        match event:
+            case JobSubmitted():
+                roles = " and ".join(f"{role.count} x {role.gpus} GPU" for role in event.spec.roles)
+                return f"{self._job(position)} is submitted to {event.spec.queue}: {roles}"
+            case JobCancelRequested():
+                return f"{self._job(event.job)} is cancelled by its client"
+            case QueueConfigured():
+                return f"queue {event.spec.name} is configured"
+            case ClusterConfigured():
+                return f"cluster {event.spec.name} is configured"
+            case NodeObserved() if len(self._stage.story.nodes) <= 20:
+                return f"node {event.node} is {event.state.value}"
+            case LeaseGranted():
+                return f"{self._job(event.job)} is placed on {_nodes([m.node for m in event.members])}{_by(event.rule)}"
+            case LeaseRevoked():
+                return f"{self._job(job_of(event.lease))} is told to stop: {event.cause}"
+            case LeaseObserved():
+                return f"{self._job(job_of(event.lease))} is seen {event.phase.value}"
+            case _:
+                return self._decision(event)
+
+    def _decision(self, event: Event) -> str:
+        match event:
+            case JobRefused():
+                return (
+                    f"{self._job(event.job)} is refused: {Reason(event.reason).slug}: {event.detail}{_by(event.rule)}"
+                )
+            case JobRequeued():
+                return f"{self._job(event.job)} waits again: {event.cause}"
+            case JobEnded():
+                return f"{self._job(event.job)} is over: {event.outcome}"
+            case JobsWaiting():
+                short = ", ".join(f"{said(res, units)} {res} short" for res, units in event.short.items())
+                also = f" and {event.count - 1} alike" if event.count > 1 else ""
+                said_of = f"{Reason(event.reason).slug} {short}".rstrip()
+                return f"{self._job(event.head)}{also} wait: {said_of}{_by(event.rule)}"
+            case CapacityRequested():
+                promising = f"promising ${event.promised_micro_usd / 1_000_000:.2f}{_by(event.rule)}"
+                return (
+                    f"{event.nodes} of {event.cluster}/{event.offer} are asked for, for {self._job(event.for_job)}, "
+                    f"until {clock(event.deadline_ms)}, {promising}"
+                )
+            case CapacityObserved():
+                return f"rent {event.request} is seen {event.phase.value}"
+            case CapacityReleased():
+                return f"rent {event.request} is given back: {event.cause}"
+            case _:
+                return "" if event.TYPE in _UNTOLD else f"{event.TYPE} {event.model_dump_json(exclude_defaults=True)}"
+
+
+_UNTOLD = ("ticked/1", "cycle_decided/1", "policy_activated/1", "budget_configured/1", "node_observed/1")
+
+
+def _by(rule: str | None) -> str:
+    return f", by {rule}" if rule else ""
+
+
+def job_of(lease: str) -> int:
+    return int(lease[1 : lease.index(".")])
+
+
+def _nodes(names: list[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    return (
+        ", ".join(distinct) if len(distinct) <= 6 else f"{', '.join(distinct[:3])} and {len(distinct) - 3} more nodes"
+    )
