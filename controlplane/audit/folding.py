@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 from controlplane.domain.codec import MalformedEvent, decode
 from controlplane.domain.events import Author, CycleDecided, Event, Ticked
 from controlplane.domain.version import CORE, KNOWN_CORES
 from controlplane.eventlog.port import LogDamaged, Record
 from controlplane.policy.problems import BundleRefused
-from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.decide import Cycle, decide
 from controlplane.scheduler.fold import apply
+from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import State
 
 CANNOT_BE = (LookupError, ValueError, TypeError, AttributeError, AssertionError, ArithmeticError)
@@ -69,9 +70,14 @@ def core_of(record: Record) -> str:
     return CORE
 
 
-def decide_again(
-    state: State, rulebook: Rulebook, tick: int, watched_job: int | None = None, core: str = CORE
-) -> Cycle:
+class Book(Protocol):
+    """Something that knows the rules that a state says are active, such as the plane's own rulebook."""
+
+    def active(self, state: State) -> Rules:
+        """Raises :class:`~controlplane.policy.problems.BundleRefused`."""
+
+
+def decide_again(state: State, rulebook: Book, tick: int, watched_job: int | None = None, core: str = CORE) -> Cycle:
     """The cycle of the tick at a position, to which the state was folded, as that version of the core decides it.
     Raises :class:`LogDamaged`."""
     try:

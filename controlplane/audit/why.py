@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from controlplane.audit.folding import decide_again, decoded, fold, with_cores
 from controlplane.audit.rule_faults import RuleFault, RuleFaults
+from controlplane.audit.rulings import AskedBook, Ruling, rulings
 from controlplane.audit.sentences import amount, asks, tell, tell_offer
 from controlplane.audit.spans import instant, span
 from controlplane.domain.clusters import NodeShape
@@ -34,7 +35,6 @@ from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.eventlog.port import EventLog, Record
-from controlplane.runtime.rulebook import Rulebook
 from controlplane.scheduler.state import Job, State
 from controlplane.scheduler.verdicts import OfferVerdict, Watch
 
@@ -81,9 +81,13 @@ class Account:
     started_ms: int | None = None
     history: list[Moment] = field(default_factory=list)
     watch: Watch | None = None
+    rulings: list[Ruling] = field(default_factory=list)
+    """The answers of rules that stood in its way in that cycle, with what the rules looked at."""
     first_offers: list[tuple[int, OfferVerdict]] = field(default_factory=list)
     """What the first cycle that saw it answered about offers, and when: later ones ask only when something may have
     changed."""
+    first_rulings: list[Ruling] = field(default_factory=list)
+    """Behind those."""
     erred: list[RuleFault] = field(default_factory=list)
     """Rules that erred about this very job in the cycle that is told about."""
     others_erred: list[RuleFault] = field(default_factory=list)
@@ -118,6 +122,8 @@ class Account:
                 {"at_ms": at_ms, "offer": offer.offer, "answer": offer.answer, "rule": offer.rule}
                 for at_ms, offer in self.first_offers
             ],
+            "rulings": [ruling.as_dict() for ruling in self.rulings],
+            "first_rulings": [ruling.as_dict() for ruling in self.first_rulings],
             "history": [moment.as_dict() for moment in self.history],
             "rule_faults": [
                 {**fault.as_dict(), "concerns_job": fault in self.erred} for fault in (*self.erred, *self.others_erred)
@@ -128,7 +134,8 @@ class Account:
 
     def sentences(self) -> list[str]:
         """The answer for a person, the most important first."""
-        answer = [*self._reasons(), *self._rented(), *self._errors()]
+        ruled = _told([ruling for ruling in self.rulings if not ruling.is_of_burst])
+        answer = [*self._reasons(), *ruled, *self._rented(), *self._errors()]
         return [f"{self._head()}.", asks(self.spec), *answer, *self._happened()]
 
     def _head(self) -> str:
@@ -159,11 +166,12 @@ class Account:
 
     def _rented(self) -> list[str]:
         if self.watch is None or self.watch.is_granted or self.watch.offers or not self.first_offers:
-            return []
+            return _told([ruling for ruling in self.rulings if ruling.is_of_burst])
         when = instant(self.first_offers[0][0])
         return [
             f"Of cloud capacity the first cycle that saw it, at {when}, said:",
             *(tell_offer(offer) for _, offer in self.first_offers),
+            *_told([ruling for ruling in self.first_rulings if ruling.is_of_burst]),
         ]
 
     def _errors(self) -> list[str]:
@@ -178,6 +186,15 @@ class Account:
         if left_out > 1:
             lines[_FIRST:-_LAST] = [f"... {left_out} more moments (--json has them) ..."]
         return lines
+
+
+def _told(rulings: list[Ruling]) -> list[str]:
+    """The first in full; of others, that there are some."""
+    if not rulings:
+        return []
+    others = ", ".join(ruling.about for ruling in rulings[1:])
+    more = [f"(--json has what they said of {others})"] if others else []
+    return [*rulings[0].sentences(), *more]
 
 
 def why(log: EventLog, job: int, at: int | None = None, progress: Progress | None = None) -> Account:
@@ -205,12 +222,14 @@ def why(log: EventLog, job: int, at: int | None = None, progress: Progress | Non
         history=found.history,
     )
     ticks = [tick for tick in found.ticks if tick > job]
-    for tick, at_ms, watch, closed in _watched(log, job, [found.first_tick, *ticks] if ticks else [], progress):
-        if tick == found.first_tick:
-            account.first_offers = [(at_ms, offer) for offer in watch.offers]
-        if tick in ticks and (account.watch is None or watch.served_by is None):
-            account.position, account.at_ms, account.watch = tick, at_ms, watch
-            _tell_errors(account, watch, closed, found)
+    for seen in _watched(log, job, [found.first_tick, *ticks] if ticks else [], progress):
+        if seen.tick == found.first_tick:
+            account.first_offers = [(seen.at_ms, offer) for offer in seen.watch.offers]
+            account.first_rulings = seen.rulings
+        if seen.tick in ticks and (account.watch is None or seen.watch.served_by is None):
+            account.position, account.at_ms, account.watch = seen.tick, seen.at_ms, seen.watch
+            account.rulings = seen.rulings
+            _tell_errors(account, seen.watch, seen.closed, found)
     return account
 
 
@@ -225,11 +244,21 @@ def _tell_errors(account: Account, watch: Watch, closed: CycleDecided, found: _T
     account.others_erred = [fault for what, fault in of_policy.items() if what not in own]
 
 
-def _watched(
-    log: EventLog, job: int, ticks: list[int], progress: Progress | None
-) -> Iterator[tuple[int, int, Watch, CycleDecided]]:
-    """(tick, its instant, what its cycle says of the job, its own record), for each of some ticks in order."""
-    state, rulebook = State(), Rulebook()
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the cycle of one tick says of the job."""
+
+    tick: int
+    at_ms: int
+    watch: Watch
+    closed: CycleDecided
+    """The cycle's own record."""
+    rulings: list[Ruling]
+
+
+def _watched(log: EventLog, job: int, ticks: list[int], progress: Progress | None) -> Iterator[_Seen]:
+    """What the cycles of some ticks say of the job, in order."""
+    state, book = State(), AskedBook()
     last = max(ticks, default=0)
     for record, core in with_cores(log.read()):
         if record.position > last:
@@ -238,12 +267,19 @@ def _watched(
         if progress is not None and record.position % _STEP == 0:
             progress(record.position, ticks[-1])
         if record.position in ticks and _is_undecided(state.jobs.get(job)):
-            cycle = decide_again(state, rulebook, record.position, watched_job=job, core=core)
-            watch, closed = cycle.watch, cycle.decisions[-1].event
-            assert watch is not None, "a job that is watched has an account"
-            assert isinstance(closed, CycleDecided), "a cycle ends with its own record"
-            watch.offers = [plainer(offer, state, state.jobs[job].cls.spec) for offer in watch.offers]
-            yield record.position, state.now_ms, watch, closed
+            yield _seen(state, book, record.position, job, core)
+
+
+def _seen(state: State, book: AskedBook, tick: int, job: int, core: str) -> _Seen:
+    since = book.asked(state)
+    cycle = decide_again(state, book, tick, watched_job=job, core=core)
+    watch, closed, watched = cycle.watch, cycle.decisions[-1].event, state.jobs[job]
+    assert watch is not None, "a job that is watched has an account"
+    assert isinstance(closed, CycleDecided), "a cycle ends with its own record"
+    watch.offers = [plainer(offer, state, watched.cls.spec) for offer in watch.offers]
+    refusals = (decision.event for decision in cycle.decisions if isinstance(decision.event, JobRefused))
+    refused = next((event for event in refusals if event.job == job), None)
+    return _Seen(tick, state.now_ms, watch, closed, rulings(watch, watched, refused, book.active(state), since))
 
 
 def plainer(verdict: OfferVerdict, state: State, spec: JobSpec) -> OfferVerdict:

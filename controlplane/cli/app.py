@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from controlplane.cli import audits, logs, policies, simulations, views
+from controlplane.cli import audits, logs, policies, policy_tests, simulations, views
 from controlplane.cli.faults import exit_code_of
 
 
@@ -61,7 +61,7 @@ app = typer.Typer(
 )
 _log = typer.Typer(help="Verify, copy and follow a log.")
 _db = typer.Typer(help="The schema of a log's database.")
-_policy = typer.Typer(help="Check and test rule files.")
+_policy = typer.Typer(help="Check, test and explain rule files.")
 
 
 @app.callback()
@@ -89,7 +89,8 @@ _log.command("import")(logs.import_)
 _log.command("tail")(logs.tail)
 _db.command("upgrade")(logs.upgrade)
 _policy.command("check")(policies.check)
-_policy.command("test")(policies.run_tests)
+_policy.command("test")(policy_tests.run_tests)
+_policy.command("explain")(policies.explain)
 
 
 @_db.callback()

@@ -1,8 +1,7 @@
-"""``tidegate policy``: is a bundle right, and do its rules do what their tests say?"""
+"""``tidegate policy check`` and ``explain``: is a bundle right, and why does it answer as it does?"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,137 +11,133 @@ import typer
 from controlplane.cli.console import print_json
 from controlplane.cli.faults import DONE, NO, WrongUse, refusal
 from controlplane.cli.options import Json
+from controlplane.cli.policy_sources import (
+    Environment,
+    Functions,
+    bundle_files,
+    elsewhere,
+    in_folder,
+    no_functions,
+    read_text,
+)
 from controlplane.cli.words import plural
 
 if TYPE_CHECKING:
-    from controlplane.policy.coverage import CoverageReport
     from controlplane.policy.problems import Problem
-    from controlplane.policy.testing import CaseResult, TestReport
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder with a bundle.yaml.")]
-Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders with a bundle.yaml each.")]
+Target = Annotated[
+    Path, typer.Argument(metavar="PATH", help="A folder with a bundle.yaml, or with --environment a policy file.")
+]
+HERE, DEFAULT = Path(), Path("policies/default")
+"""Where rules are looked for if no folder is named."""
 
 
 def check(
-    folder: Folder,
+    path: Target,
+    environment: Environment = None,
+    functions: Functions = None,
     sarif: Annotated[bool, typer.Option("--sarif", help="Answer in SARIF 2.1.0, for code review.")] = False,
     json: Json = False,
 ) -> int:
-    """Find everything that is wrong with a bundle before it is activated: names, types, reach, cost, determinism."""
-    from controlplane.policy.check import check_report
+    """Find everything that is wrong with a bundle before it is activated: names, types, reach, cost, determinism.
+
+    With --environment, of a CEL policy that was written for another host.
+    """
+    from controlplane.policy.problems import errors
 
     if sarif and json:
         raise WrongUse("--sarif and --json are two answers; ask for one of them")
-    report = check_report(_files(folder))
+    no_functions(environment, functions)
+    if environment is not None:
+        digest, problems = None, _problems_elsewhere(path, environment, functions)
+    else:
+        digest, problems = _problems(path)
+    is_good = not errors(problems)
     if sarif:
         from controlplane.policy.sarif import sarif as as_sarif
 
-        print_json(as_sarif(report.problems, str(folder)))
+        print_json(as_sarif(problems, "" if environment is not None else str(path)))
     elif json:
-        print_json({**report.as_dict(), "folder": str(folder)})
+        shown = [problem.as_dict() for problem in problems]
+        print_json({"ok": is_good, "digest": digest, "problems": shown, "folder": str(path)})
     else:
-        for problem in report.problems:
-            print(_placed(problem, folder))
-        if report.ok:
-            warnings = f" ({plural(len(report.problems), 'warning')})" if report.problems else ""
-            print(f"{folder}: good{warnings}; digest {report.digest}")
-        else:
-            print(f"{folder}: {plural(len(report.problems), 'problem')}")
-    return DONE if report.ok else NO
-
-
-def run_tests(
-    folders: Folders,
-    coverage: Annotated[bool, typer.Option("--coverage", help="Say which matches no test reaches.")] = False,
-    junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the results as JUnit XML besides.", show_default=False)
-    ] = None,
-    json: Json = False,
-) -> int:
-    """Run the rule tests that stand beside the rules of one or more bundles."""
-    measured = [(folder, _measured(folder)) for folder in folders]
-    if junit is not None:
-        from controlplane.policy.coverage import junit as as_junit
-
-        junit.write_text(as_junit(_together([(folder, report.tests) for folder, report in measured])), encoding="utf-8")
-    is_good = all(report.tests.ok for _, report in measured)
-    if json:
-        print_json(_as_dict(measured, coverage=coverage, is_good=is_good))
-    else:
-        for folder, report in measured:
-            _tell(folder, report, coverage=coverage)
+        for problem in problems:
+            print(problem if environment is not None else in_folder(problem, path))
+        warnings = f" ({plural(len(problems), 'warning')})" if problems else ""
+        good = f"good{warnings}" + (f"; digest {digest}" if digest else "")
+        print(f"{path}: {good if is_good else plural(len(problems), 'problem')}")
     return DONE if is_good else NO
 
 
-def _files(folder: Path) -> dict[str, str]:
-    from controlplane.policy.bundle import read_bundle_folder
+def _problems(folder: Path) -> tuple[str | None, Sequence[Problem]]:
+    from controlplane.policy.check import check_report
+    from controlplane.policy.testing import scenario_files
+
+    files = bundle_files(folder)
+    report = check_report(files)
+    if not scenario_files(files):
+        return report.digest, report.problems
+    from controlplane.simulate.scenarios.form import scenario_problems  # with the whole domain behind it
+
+    return report.digest, [*report.problems, *scenario_problems(files)]
+
+
+def _problems_elsewhere(path: Path, environment: Path, functions: Path | None) -> Sequence[Problem]:
+    from controlplane.policy.foreign import read_suite
     from controlplane.policy.problems import BundleRefused
 
+    source = elsewhere(path, environment, functions)
+    problems: list[Problem] = []
     try:
-        return read_bundle_folder(folder)
-    except BundleRefused as error:
-        raise WrongUse(refusal(error, str(folder))) from error
+        problems.extend(source.load().warnings)
+    except BundleRefused as refused:
+        problems.extend(refused.problems)
+    if source.tests.exists():
+        try:
+            read_suite(read_text(source.tests), str(source.tests))
+        except BundleRefused as refused:
+            problems.extend(refused.problems)
+    return problems
 
 
-def _measured(folder: Path) -> CoverageReport:
-    """Tests cost so little that they are always measured. A bundle that does not load has no tests to run."""
-    from controlplane.policy.coverage import measure
-    from controlplane.policy.problems import BundleRefused
-
-    files = _files(folder)
-    try:
-        return measure(files)
-    except BundleRefused as error:
-        raise WrongUse(refusal(error, str(folder))) from error
-
-
-def _as_dict(measured: Sequence[tuple[Path, CoverageReport]], *, coverage: bool, is_good: bool) -> dict[str, object]:
-    return {
-        "ok": is_good,
-        "tests": sum(len(report.tests.cases) for _, report in measured),
-        "passed": sum(report.tests.passed for _, report in measured),
-        "bundles": [
-            {"folder": str(folder), **(report if coverage else report.tests).as_dict()} for folder, report in measured
-        ],
-    }
-
-
-def _tell(folder: Path, report: CoverageReport, *, coverage: bool) -> None:
-    tests = report.tests
-    for problem in tests.problems:
-        print(_placed(problem, folder))
-    for case in tests.cases:
-        if case.verdict != "passed":
-            print(_failure(case, folder))
-    if coverage:
-        totals, *missing = report.as_text().split("\n")
-        print("\n".join([f"{folder}: {totals}", *(f"{folder}/{line}" for line in missing)]))
-    else:
-        print(f"{folder}: {tests.passed} of {plural(len(tests.cases), 'test')} passed")
-
-
-def _failure(case: CaseResult, folder: Path) -> str:
-    said = case.message if case.verdict == "broken" else f"expected {case.expected}, got {case.got}"
-    more = f" ({case.message})" if case.message and case.verdict != "broken" else ""
-    by = f", by {folder}/{case.rule}" if case.rule else ""
-    return f"{folder}/{case.file}:{case.line}: {case.verdict}: {case.section}: {case.name}: {said}{more}{by}"
-
-
-def _placed(problem: Problem, folder: Path) -> str:
-    return str(dataclasses.replace(problem, file=f"{folder}/{problem.file}"))
-
-
-def _together(reports: Sequence[tuple[Path, TestReport]]) -> TestReport:
-    """Several bundles as one report, each file with its folder."""
-    from controlplane.policy.testing import TestReport
-
-    return TestReport(
-        bundle=", ".join(report.bundle for _, report in reports),
-        digest="",
-        cases=tuple(
-            dataclasses.replace(case, file=f"{folder}/{case.file}")
-            for folder, report in reports
-            for case in report.cases
+def explain(
+    point: Annotated[str, typer.Argument(metavar="POINT", help="A decision point, such as burst.")],
+    facts: Annotated[
+        Path,
+        typer.Option("--input", metavar="FILE", help="Facts as in the `input` of a rule test, in YAML or JSON."),
+    ],
+    policies: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The bundle; else the one here, else policies/default below here.", show_default=False
         ),
-        problems=tuple(problem for _, report in reports for problem in report.problems),
-    )
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show what a bundle answers to one question, and why: variables, the cases that were tried, what they read."""
+    from controlplane.policy.bundle import load_bundle
+    from controlplane.policy.explain import WrongInput, point_named
+    from controlplane.policy.explain import explain as explained
+    from controlplane.policy.inputs import Unusable, read_facts
+    from controlplane.policy.problems import BundleRefused
+
+    folder = policies if policies is not None else _folder_here()
+    files = bundle_files(folder)
+    try:
+        found = explained(load_bundle(files), point, read_facts(str(facts), read_text(facts), point_named(point)))
+    except BundleRefused as error:
+        raise WrongUse(refusal(error, str(folder))) from error
+    except (WrongInput, Unusable) as error:
+        raise WrongUse(str(error)) from error
+    if json:
+        print_json({"ok": found.fault is None, "folder": str(folder), **found.as_dict()})
+    else:
+        print(found.as_text(str(folder)))
+    return DONE if found.fault is None else NO
+
+
+def _folder_here() -> Path:
+    found = next((folder for folder in (HERE, DEFAULT) if (folder / "bundle.yaml").is_file()), None)
+    if found is None:
+        raise WrongUse(f"there is no bundle here, nor in {DEFAULT}; name one with --policies DIR")
+    return found

@@ -26,7 +26,7 @@ from controlplane.policy.compiled import (
     written_out,
 )
 from controlplane.policy.documents import Expression, MatchDocument, ParamDocument, Place, PolicyDocument, RuleDocument
-from controlplane.policy.engine import NO_PROGRAM, Base, CelExprPython, Checker, Engine, Refused
+from controlplane.policy.engine import NO_PROGRAM, Base, CelExprPython, Checker, Engine, Refused, plain_words
 from controlplane.policy.problems import Problem, Severity, snippet, suggestion
 from controlplane.policy.reads import Read, Reading, reading
 from controlplane.policy.restrictions import Bound, findings
@@ -337,10 +337,7 @@ class PolicyCompiler:
             return _no_overload(overload.group(1), overload.group(2))
         if "recursion" in message:
             return "the expression is nested or chained too deep (32 is the limit); use variables for its parts"
-        if message.startswith("Syntax error: "):
-            what = re.sub(r" expecting \{.*$", "", message.removeprefix("Syntax error: "))
-            return f"this is not a valid expression: {what.replace('<EOF>', 'the end')}"
-        return message.replace("tidegate.", "")
+        return plain_words(message).replace("tidegate.", "")
 
     def _no_such_field(self, name: str, struct: str, source: str, offset: int) -> str:
         if struct == "Params":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import xml.etree.ElementTree as ET  # only written here, never read
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.policy.bundle import Bundle, load_bundle
@@ -132,11 +132,12 @@ class CoverageReport:
         return "\n".join([head, *missing])
 
 
-def measure(files: Mapping[str, str]) -> CoverageReport:
-    """Runs the rule tests of a bundle and measures. Raises ``BundleRefused`` if it does not load."""
+def measure(files: Mapping[str, str], chosen: Callable[[str], bool] = lambda _: True) -> CoverageReport:
+    """Runs the rule tests of a bundle, those that are chosen, and measures. Raises ``BundleRefused`` if it does not
+    load."""
     bundle = load_bundle(files)
     observers: list[Observer] = []
-    tests = run_bundle_tests(bundle, files, observers)
+    tests = run_bundle_tests(bundle, files, observers, chosen)
     return covered(bundle, tests, observers)
 
 

@@ -64,6 +64,14 @@ class Refused(Exception):
         super().__init__("; ".join(item.message for item in diagnostics))
 
 
+def plain_words(message: str) -> str:
+    """A diagnostic of the engine, without what its parser had hoped for."""
+    if not message.startswith("Syntax error: "):
+        return message
+    what = re.sub(r" expecting \{.*$", "", message.removeprefix("Syntax error: "))
+    return f"this is not a valid expression: {what.replace('<EOF>', 'the end')}"
+
+
 class Program(Protocol):
     """An expression ready to be evaluated, any number of times."""
 

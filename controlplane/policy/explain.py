@@ -20,7 +20,7 @@ from controlplane.policy.compiled import (
     is_portable,
     written_out,
 )
-from controlplane.policy.documents import Place
+from controlplane.policy.documents import ParamDocument, Place
 from controlplane.policy.engine import Engine, Fault, Refused, Value, show
 from controlplane.policy.evaluation import Evaluation, Observer, Outcome
 from controlplane.policy.inputs import question
@@ -103,36 +103,52 @@ class Explanation:
     def details(self, folder: str = "") -> list[str]:
         """The cases that were tried, then the variables, then what was read: a line each. ``folder`` stands before each
         file."""
-        before = f"{folder.rstrip('/')}/" if folder else ""
-        lines: list[str] = []
-        for match in self.matches:
-            mark = "->" if match.fired else "  "
-            held = {True: "yes", False: "no", None: "failed"}[match.held]
-            lines.append(f"{mark} {before}{match.file}:{match.line}: {held}: {match.condition or 'otherwise'}")
-        for variable in self.variables:
-            lazy = "" if variable.needed else " (lazy: nothing that was tried needs it)"
-            failed = "failed: " if variable.erred else ""
-            name = f"variables.{variable.name} = {failed}{variable.value}{lazy}"
-            lines.append(f"   {name}  ({before}{variable.file}:{variable.line})")
-        lines.extend(
-            f"   {fact.name} = {fact.value}{f' {fact.unit}' if _has_unit(fact) else ''}" for fact in self.facts
-        )
-        return lines
+        return [*self._tried(folder), *self._named(folder), *self._read()]
 
     def as_text(self, folder: str = "") -> str:
         """The explanation as people read it."""
-        before = f"{folder.rstrip('/')}/" if folder else ""
-        lines = [f"{self.point}: {self.answer}" + (f"  ({before}{self.rule})" if self.rule else "")]
-        lines.append(f"   {self.meaning}")
+        rule = f"  ({_before(folder)}{self.rule})" if self.rule else ""
+        lines = [f"{self.point}: {self.answer}{rule}", f"  {self.meaning}"]
         if self.reason:
-            lines.append(f"   because {self.reason}")
+            lines.append(f"  because {self.reason}")
         if self.fault:
-            lines.append(f"   the rule failed, so {self.closed}: {self.fault}")
-        return "\n".join([*lines, *self.details(folder)])
+            lines.append(f"  the rule failed, so {self.closed}: {self.fault}")
+        parts = (
+            ("cases that were tried, in order", self._tried(folder)),
+            ("variables", self._named(folder)),
+            ("facts that were read", self._read()),
+        )
+        for head, part in parts:
+            if part:
+                lines.extend([f"{head}:", *(f"  {line}" for line in part)])
+        return "\n".join(lines)
+
+    def _tried(self, folder: str) -> list[str]:
+        said = {True: "yes", False: "no", None: "failed"}
+        return [
+            f"{'-> ' if match.fired else '   '}{_before(folder)}{match.file}:{match.line}: {said[match.held]}: "
+            f"{match.condition or 'otherwise'}"
+            for match in self.matches
+        ]
+
+    def _named(self, folder: str) -> list[str]:
+        lines: list[str] = []
+        for variable in self.variables:
+            lazy = "" if variable.needed else " (lazy: nothing that was tried needs it)"
+            value = f"{'failed: ' if variable.erred else ''}{variable.value}{lazy}"
+            lines.append(f"   variables.{variable.name} = {value}  ({_before(folder)}{variable.file}:{variable.line})")
+        return lines
+
+    def _read(self) -> list[str]:
+        return [f"   {fact.name} = {fact.value}{_unit_of(fact)}" for fact in self.facts]
 
 
-def _has_unit(fact: ExplainedFact) -> bool:
-    return bool(fact.unit) and fact.value != ABSENT
+def _before(folder: str) -> str:
+    return f"{folder.rstrip('/')}/" if folder else ""
+
+
+def _unit_of(fact: ExplainedFact) -> str:
+    return f" {fact.unit}" if fact.unit and fact.value != ABSENT else ""
 
 
 def point_named(name: str) -> Point:
@@ -150,9 +166,8 @@ def explain(bundle: Bundle, point: str, facts: Mapping[str, object]) -> Explanat
     Raises :class:`WrongInput` for a point or a name that does not exist.
     """
     found = point_named(point)
-    return explain_policies(
-        bundle, found, bundle.policies.get(point, ()), question(bundle, found, _given(found, facts))
-    )
+    data = question(bundle, found, _given(found, facts))
+    return explain_policies(found, bundle.policies.get(point, ()), data, bundle.engine(point), bundle.params)
 
 
 def explain_facts(bundle: Bundle, point: str, arguments: Sequence[object]) -> Explanation:
@@ -162,11 +177,14 @@ def explain_facts(bundle: Bundle, point: str, arguments: Sequence[object]) -> Ex
 
 
 def explain_policies(
-    bundle: Bundle, point: Point, policies: Sequence[CompiledPolicy], data: Mapping[str, Value]
+    point: Point,
+    policies: Sequence[CompiledPolicy],
+    data: Mapping[str, Value],
+    engine: Engine,
+    params: Sequence[ParamDocument] = (),
 ) -> Explanation:
-    """The same for some rule files of a point, over what the engine sees."""
+    """The same for some rule files of a point, over what the engine sees. ``params`` tell units."""
     observer = Observer()
-    engine = bundle.engine(point.name)
     asking = Evaluation(data, engine, observer)
     outcome = asking.ask(policies)
     tried = _tried(observer, outcome)
@@ -187,7 +205,7 @@ def explain_policies(
             for rule in observer.entered
             for variable in rule.variables
         ),
-        facts=tuple(_facts(bundle, point, [*tried, *(variable.expression for variable in needed)], data)),
+        facts=tuple(_facts(point, [*tried, *(variable.expression for variable in needed)], data, params)),
         matches=tuple(_matches(observer, outcome)),
     )
 
@@ -284,17 +302,17 @@ def _explained(match: CompiledMatch, held: bool | None, fired: bool) -> Explaine
 
 
 def _facts(
-    bundle: Bundle, point: Point, expressions: Sequence[CompiledExpression], data: Mapping[str, Value]
+    point: Point, expressions: Sequence[CompiledExpression], data: Mapping[str, Value], params: Sequence[ParamDocument]
 ) -> Iterator[ExplainedFact]:
     reads = widest(frozenset(read for expression in expressions for read in expression.facts))
     order = [variable.name for variable in point.variables]
     for read in sorted(reads, key=lambda read: (order.index(read.variable), read.field, read.key or "")):
         yield ExplainedFact(_path(read), _fact(read, data), _unit(point, read))
-    params = {param.name: param for param in bundle.params}
-    held = data[PARAMS]
+    units = {param.name: param.unit for param in params}
+    held = data.get(PARAMS)
     for name in sorted({name for expression in expressions for name in expression.params}):
         value = held.get(name) if isinstance(held, dict) else None
-        yield ExplainedFact(f"{PARAMS}.{name}", show(value), params[name].unit if name in params else "")
+        yield ExplainedFact(f"{PARAMS}.{name}", show(value), units.get(name, ""))
 
 
 def _path(read: Read) -> str:

@@ -9,11 +9,12 @@ package.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.policy.compiled import CompiledExpression, CompiledPolicy, CompiledRule, written_out
 from controlplane.policy.compiler import PolicyCompiler, Scope
+from controlplane.policy.coverage import CoverageReport, matches_of
 from controlplane.policy.documents import (
     CaseDocument,
     Expression,
@@ -22,14 +23,16 @@ from controlplane.policy.documents import (
     Place,
     PolicyDocument,
     Reader,
+    SuiteDocument,
     plain_value,
 )
-from controlplane.policy.engine import Base, CelExprPython, Checker, Engine, Fault, HostFunction, Refused
-from controlplane.policy.evaluation import Evaluation, RuleErred
+from controlplane.policy.engine import Base, CelExprPython, Checker, Engine, Fault, HostFunction, Refused, Value, show
+from controlplane.policy.evaluation import Evaluation, Observer, RuleErred
+from controlplane.policy.explain import explain_policies
 from controlplane.policy.problems import BundleRefused, Problem, errors, snippet, suggestion
 from controlplane.policy.reads import Reading
 from controlplane.policy.restrictions import Bound
-from controlplane.policy.testing import CaseResult, Verdict
+from controlplane.policy.testing import CaseResult, TestReport, Verdict
 from controlplane.policy.tree import Tree
 from controlplane.policy.vocabulary import VARIABLES, Answer, Point
 from controlplane.policy.yamltext import Node, normalise, parse_yaml
@@ -211,29 +214,63 @@ class ForeignPolicy:
             return ForeignAnswer(False, None, match.at, value)
         return ForeignAnswer(True, value, match.at)
 
-    def run_suite(self, text: str, file: str = "tests.yaml") -> list[CaseResult]:
-        """Runs a file of tests. Raises :class:`BundleRefused` if it cannot be read."""
-        reader = Reader(file, text)
-        suite = reader.suite()
-        if suite is None:
-            raise BundleRefused(reader.problems)
+    def run_suite(
+        self,
+        text: str,
+        file: str = "tests.yaml",
+        observers: list[Observer] | None = None,
+        chosen: Callable[[str], bool] = lambda _: True,
+    ) -> list[CaseResult]:
+        """Runs a file of tests. ``observers`` collects what each went through; ``chosen`` is asked with
+        ``file: section: name`` which to run. Raises :class:`BundleRefused` if the file cannot be read."""
+        suite = read_suite(text, file)
         return [
-            self._run(file, suite.description, section, case) for section, cases in suite.sections for case in cases
+            self._run(suite, section, case, observers if observers is not None else [])
+            for section, cases in suite.sections
+            for case in cases
+            if chosen(f"{file}: {section}: {case.name}")
         ]
 
-    def _run(self, file: str, suite: str, section: str, case: CaseDocument) -> CaseResult:
+    def measure(self, text: str, file: str, chosen: Callable[[str], bool] = lambda _: True) -> CoverageReport:
+        """Runs a file of tests and measures what they reach. Raises :class:`BundleRefused` if it cannot be read."""
+        observers: list[Observer] = []
+        cases = self.run_suite(text, file, observers, chosen)
+        tests = TestReport(self.policy.name, "", tuple(cases), ())
+        return CoverageReport(tests, tuple(matches_of([self.policy], observers)))
+
+    def _run(self, suite: SuiteDocument, section: str, case: CaseDocument, observers: list[Observer]) -> CaseResult:
         wanted = _wanted_text(case)
+        why: list[str] = []
+        message = ""
         try:
             inputs = {name: self._given(given) for name, given in case.input}
-            verdict, got, at = self._compare(inputs, wanted)
+            observers.append(Observer())
+            verdict, got, at = self._compare(inputs, wanted, observers[-1])
+            if verdict is Verdict.FAILED:
+                given: Mapping[str, Value] = inputs  # type: ignore[assignment]
+                why = explain_policies(_NOWHERE, [self.policy], given, self.environment.cel).details()
         except (Refused, _Unusable) as error:
-            verdict, got, at = Verdict.BROKEN, str(error), None
+            verdict, got, at, message = Verdict.BROKEN, "", None, f"{suite.file}:{case.at.line}: {error}"
         rule = f"{at.file}:{at.line}" if at is not None else None
-        return CaseResult(file, case.at.line, suite, section, case.name, verdict, wanted, got, rule)
+        return CaseResult(
+            suite.file,
+            case.at.line,
+            suite.description,
+            section,
+            case.name,
+            verdict,
+            wanted,
+            got,
+            rule,
+            message,
+            why=tuple(why),
+        )
 
-    def _compare(self, inputs: Mapping[str, object], wanted: str) -> tuple[Verdict, str, Place | None]:
+    def _compare(
+        self, inputs: Mapping[str, object], wanted: str, observer: Observer
+    ) -> tuple[Verdict, str, Place | None]:
         """Compared inside the engine, where every type can be compared."""
-        asking = Evaluation(inputs, self.environment.cel)  # type: ignore[arg-type]
+        asking = Evaluation(inputs, self.environment.cel, observer)  # type: ignore[arg-type]
         try:
             match = asking.find([self.policy])
         except RuleErred as erred:
@@ -250,7 +287,7 @@ class ForeignPolicy:
             if isinstance(same, Fault):
                 return Verdict.FAILED, f"error: {same.detail}", at
         answer = self.answer(inputs)
-        return Verdict.FAILED, repr(answer.value) if answer.is_answer else "no answer", at
+        return Verdict.FAILED, show(answer.value) if answer.is_answer else "no answer", at  # type: ignore[arg-type]
 
     def _given(self, given: InputDocument) -> object:
         if given.expr is None:
@@ -269,6 +306,15 @@ def _wanted_text(case: CaseDocument) -> str:
     if case.output_value is not None:
         return json.dumps(plain_value(case.output_value))
     return case.output.text if case.output is not None else "optional.none()"
+
+
+def read_suite(text: str, file: str = "tests.yaml") -> SuiteDocument:
+    """A file of tests. Raises :class:`BundleRefused` with everything that is wrong with its form."""
+    reader = Reader(file, text)
+    suite = reader.suite()
+    if suite is None:
+        raise BundleRefused(reader.problems)
+    return suite
 
 
 def load_policy(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.policy.bundle import Bundle
 from controlplane.policy.documents import Expression, InputDocument, Place, Reader, plain_value
-from controlplane.policy.engine import CelExprPython, Fault, Refused, Value
+from controlplane.policy.engine import CelExprPython, Fault, Refused, Value, plain_words
 from controlplane.policy.problems import Problem, snippet, suggestion
 from controlplane.policy.vocabulary import PARAMS, CelType, Point, Record, Variable
 from controlplane.policy.yamltext import Node, normalise
@@ -116,9 +116,9 @@ def evaluated(expression: Expression, plain: CelExprPython, form: str = "{}") ->
         found = plain.program(form.replace("{}", expression.text)).evaluate({})
     except Refused as refused:
         at = expression.locate(refused.diagnostics[0].offset)
-        raise Unusable(f"{at.file}:{at.line}:{at.column}: {refused.diagnostics[0].message}") from refused
+        raise Unusable(f"{at.file}:{at.line}:{at.column}: {plain_words(refused.diagnostics[0].message)}") from refused
     if isinstance(found, Fault):
-        raise Unusable(f"{expression.at.file}:{expression.at.line}:{expression.at.column}: {found.detail}")
+        raise Unusable(f"{expression.at.file}:{expression.at.line}:{expression.at.column}: {found.kind}")
     return found
 
 

@@ -221,7 +221,7 @@ class _Runner:
             expected, got, message = show(why), show(outcome.explanation), "the explanation differs"
         else:
             message = f"{outcome.fault.kind} ({outcome.fault.detail})" if outcome.fault else ""
-        told = explain_policies(self.bundle, self.policy.point, [self.policy], data).details()
+        told = explain_policies(self.policy.point, [self.policy], data, self.engine, self.bundle.params).details()
         return self._result(section, case, Verdict.FAILED, expected, got, at, message, tuple(told))
 
     def _result(

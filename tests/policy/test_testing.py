@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from controlplane.policy.bundle import is_test_file, load_bundle
 from controlplane.policy.check import check
-from controlplane.policy.testing import Verdict, run_tests
+from controlplane.policy.testing import Verdict, run_bundle_tests, run_tests
 from tests.policy.bundles import SHIPPED, one_rule, shipped
 
 RULE = """
@@ -27,7 +28,7 @@ def test_shipped_bundles_pass_their_own_tests(name: str) -> None:
     report = run_tests(shipped(name))
     assert report.ok, [case for case in report.cases if case.verdict is not Verdict.PASSED]
     assert {case.file.removesuffix(".tests.yaml") for case in report.cases} == {
-        path.removesuffix(".yaml") for path in shipped(name) if "tests" not in path and path != "bundle.yaml"
+        path.removesuffix(".yaml") for path in shipped(name) if not is_test_file(path) and path != "bundle.yaml"
     }
 
 
@@ -42,6 +43,11 @@ def test_a_failing_test_says_what_was_expected_and_what_came() -> None:
         "rule.yaml:5",
     )
     assert (case.file, case.line, case.section) == ("rule.tests.yaml", 5, "limit")
+    assert case.why == (
+        "-> rule.yaml:5: yes: job.priority > params.limit",
+        "   job.priority = 11",
+        "   params.limit = 10",
+    )
     assert not report.ok
     assert report.as_dict()["passed"] == 0
 
@@ -104,3 +110,16 @@ def test_tests_of_no_rule_are_told() -> None:
     files = {**one_rule("admission", RULE, LIMIT), "rul.tests.yaml": "description: lost\n"}
     [found] = check(files)
     assert "this tests 'rul.yaml', which is not a rule file of the bundle; did you mean 'rule.yaml'?" in found.message
+
+
+def test_only_what_is_chosen_is_run() -> None:
+    files = with_tests("- name: one\n  input: {job: {priority: 1}}\n- name: two\n  input: {job: {priority: 2}}")
+    asked: list[str] = []
+
+    def chosen(name: str) -> bool:
+        asked.append(name)
+        return name.endswith("two")
+
+    report = run_bundle_tests(load_bundle(files), files, None, chosen)
+    assert [case.name for case in report.cases] == ["two"]
+    assert asked == ["rule.tests.yaml: limit: one", "rule.tests.yaml: limit: two"]

@@ -78,7 +78,7 @@ def test_a_story_that_goes_otherwise_is_told(tmp_path: Path) -> None:
     text = str(told.value)
     assert "at 1m, running:\n  expected: a, b\n  got:      a\n  because:  somebody hoped so" in text
     assert "a is placed on n" in text
-    assert "b wait: capacity" in text
+    assert "b waits: capacity" in text
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,15 @@ from controlplane.simulate.scenarios.words import BadStory, milliseconds
 
 Bundles = Callable[[str], Mapping[str, str]]
 """The files of the bundle that a story calls by this name; by the empty name, of the one that is meant if it names
-none. Raises :class:`BadStory`."""
+none. Raises :class:`BadStory`, or ``BundleRefused`` for one that is not there."""
 
 
 def bundle_of(policy: Policy, bundles: Bundles) -> Bundle:
     """The bundle with other defaults of its parameters, and with other rules: decision point -> the expression that
     answers it, or a list of matches (``condition``, ``output``) in order. Raises :class:`BadStory`."""
-    files = bundles(policy.name)
-    changed = _changed(files, policy) if policy.params or policy.rules else files
     try:
-        return load_bundle(changed)
+        files = bundles(policy.name)
+        return load_bundle(_changed(files, policy) if policy.params or policy.rules else files)
     except BundleRefused as refused:
         first = refused.problems[0]
         raise BadStory(f"{first.file}:{first.line}:{first.column}: {first.message}") from refused

@@ -23,12 +23,16 @@ from controlplane.domain.events import (
     LeaseObserved,
     LeasePhase,
     LeaseRevoked,
+    PromiseReleased,
+    ReservationMade,
+    ReservationReleased,
+    RoomPromised,
 )
 from controlplane.domain.quantities import share_ppb
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.state import Job, RequestPhase
 from controlplane.simulate.scenarios.given import as_list, as_map
-from controlplane.simulate.scenarios.narration import Narration, job_of
+from controlplane.simulate.scenarios.narration import Narration, job_of, waits
 from controlplane.simulate.scenarios.stage import Stage
 from controlplane.simulate.scenarios.story import EXPECTED, Expected
 from controlplane.simulate.scenarios.words import BadStory, amount, clock, exact, micro_usd, milliseconds, said
@@ -88,24 +92,29 @@ class Expectations:
         expected, found = self._words[expectation.word](expectation.given)
         if expected != found:
             narration = Narration(self._stage)
-            told = [f"{clock(at_ms):>8}  {text}" for at_ms, text in narration.told()[-SENTENCES:]]
-            why = [said_of for name in self._astray(expected, found) if (said_of := narration.last_of(name))]
-            difference = Difference(
-                expectation, _shown(expected), _shown(found), tuple(dict.fromkeys(why)), tuple(told)
-            )
+            told = tuple(f"{clock(at_ms):>8}  {text}" for at_ms, text in narration.told()[-SENTENCES:])
+            why = dict.fromkeys(filter(None, (self._why(name, narration) for name in self._astray(expected, found))))
+            difference = Difference(expectation, _shown(expected), _shown(found), tuple(why), told)
             story = self._stage.story
             numbered = f" ({story.scenario})" if story.scenario else ""
             raise StoryWentOtherwise(f"{story.file}{numbered}: {story.title}", difference)
 
+    def _why(self, name: str, narration: Narration) -> str | None:
+        """Why a job waits, else what was last said of it."""
+        waiting = [job for job in self._jobs() if job.lease is None]
+        record = self._records(waiting).get(self._stage.jobs[name])
+        return waits(name, record) if record is not None else narration.last_of(name)
+
     def _astray(self, expected: object, found: object) -> list[str]:
-        """Jobs of which one thing was expected and another came."""
+        """Jobs of which one thing was expected and another came, those that wait first."""
         names: list[object] = []
         if isinstance(expected, dict) and isinstance(found, dict):
             names = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
         elif isinstance(expected, list) and isinstance(found, list):
             names = [name for name in [*expected, *found] if name not in expected or name not in found]
         known = [job for name in names for job in self._stage.jobs if name in (job, _group(job))]
-        return known[:NAMED]
+        waiting = {job.id for job in self._jobs() if job.lease is None}
+        return sorted(known, key=lambda name: self._stage.jobs[name] not in waiting)[:NAMED]
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
@@ -389,34 +398,31 @@ class Expectations:
     def _reserved(self, given: object) -> tuple[object, object]:
         """Job -> {start, nodes} of the reservation that it holds."""
         expected = as_map(given)
-        held: dict[int, Event] = {}
+        held: dict[int, ReservationMade] = {}
         for _, _, event in self._stage.told:
-            if event.TYPE == "reservation_made/1":
-                held[int(getattr(event, "job", 0))] = event
-            elif event.TYPE in ("reservation_released/1", "lease_granted/1", "job_ended/1"):
-                held.pop(int(getattr(event, "job", 0)), None)
+            if isinstance(event, ReservationMade):
+                held[event.job] = event
+            elif isinstance(event, ReservationReleased | LeaseGranted | JobEnded):
+                held.pop(event.job, None)
         found: dict[str, object] = {}
-        for id_, event in held.items():
+        for id_, made in held.items():
             name = self._stage.names[id_]
-            start_ms = getattr(event, "start_ms", None)
-            known = {
-                "start": clock(start_ms) if start_ms is not None else None,
-                "nodes": list(getattr(event, "nodes", ())),
-            }
+            start = clock(made.start_ms) if made.start_ms is not None else None
+            known = {"start": start, "nodes": list(made.nodes)}
             wanted = expected.get(name)
-            found[name] = {key: known[key] for key in as_map(wanted)} if isinstance(wanted, dict) else wanted
+            keys = as_map(wanted, "reserved", tuple(known)) if isinstance(wanted, dict) else {}
+            found[name] = {key: known[key] for key in keys} if keys else wanted
         return expected, found
 
     def _promised(self, given: object) -> tuple[object, object]:
         """Job -> jobs whose leases must end before it has its promised room."""
         promises: dict[str, object] = {}
         for _, _, event in self._stage.told:
-            name = self._stage.names.get(int(getattr(event, "job", 0) or 0), "")
-            if event.TYPE == "room_promised/1":
-                victims = [self._stage.names[job_of(lease)] for lease in getattr(event, "victims", ())]
-                promises[name] = sorted(victims)
-            elif event.TYPE in ("promise_released/1", "lease_granted/1"):
-                promises.pop(name, None)
+            if isinstance(event, RoomPromised):
+                victims = [self._stage.names[job_of(lease)] for lease in event.victims]
+                promises[self._stage.names[event.job]] = sorted(victims)
+            elif isinstance(event, PromiseReleased | LeaseGranted):
+                promises.pop(self._stage.names[event.job], None)
         return {name: sorted(as_list(jobs), key=str) for name, jobs in as_map(given).items()}, promises
 
 

@@ -17,10 +17,16 @@ from controlplane.domain.events import (
     JobSubmitted,
     JobsWaiting,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
     LeaseRevoked,
+    LeaseShrunk,
     NodeObserved,
+    PromiseReleased,
     QueueConfigured,
+    ReservationMade,
+    ReservationReleased,
+    RoomPromised,
 )
 from controlplane.domain.reasons import Reason
 from controlplane.simulate.scenarios.stage import Stage
@@ -81,10 +87,7 @@ class Narration:
             case JobEnded():
                 return f"{self._job(event.job)} is over: {event.outcome}"
             case JobsWaiting():
-                short = ", ".join(f"{said(res, units)} {res} short" for res, units in event.short.items())
-                also = f" and {event.count - 1} alike" if event.count > 1 else ""
-                said_of = f"{Reason(event.reason).slug} {short}".rstrip()
-                return f"{self._job(event.head)}{also} wait: {said_of}{_by(event.rule)}"
+                return waits(self._job(event.head), event, event.count - 1)
             case CapacityRequested():
                 promising = f"promising ${event.promised_micro_usd / 1_000_000:.2f}{_by(event.rule)}"
                 return (
@@ -96,7 +99,35 @@ class Narration:
             case CapacityReleased():
                 return f"rent {event.request} is given back: {event.cause}"
             case _:
+                return self._promise(event)
+
+    def _promise(self, event: Event) -> str:
+        match event:
+            case ReservationMade():
+                start = f"at {clock(event.start_ms)}" if event.start_ms is not None else "as soon as they have drained"
+                where = f"{_nodes(list(event.nodes))}, {start}{_by(event.rule)}"
+                return f"a start of {self._job(event.job)} is reserved on {where}"
+            case ReservationReleased():
+                return f"the reservation of {self._job(event.job)} is released: {event.cause}"
+            case RoomPromised():
+                whose = ", ".join(self._job(job_of(lease)) for lease in event.victims) or "those who shrink"
+                return f"room is promised to {self._job(event.job)} once {whose} left{_by(event.rule)}"
+            case PromiseReleased():
+                return f"the room promised to {self._job(event.job)} is held no longer: {event.cause}"
+            case LeaseGrown():
+                return f"{self._job(job_of(event.lease))} grows by {len(event.members)}{_by(event.rule)}"
+            case LeaseShrunk():
+                who = self._job(job_of(event.lease))
+                return f"{who} shrinks by {len(event.members)}: {event.cause}{_by(event.rule)}"
+            case _:
                 return "" if event.TYPE in _UNTOLD else f"{event.TYPE} {event.model_dump_json(exclude_defaults=True)}"
+
+
+def waits(name: str, event: JobsWaiting, alike: int = 0) -> str:
+    """Why a job waits, and how many others for the same."""
+    short = ", ".join(f"{said(res, units)} {res} short" for res, units in event.short.items())
+    who = f"{name} and {alike} alike wait" if alike else f"{name} waits"
+    return f"{who}: {f'{Reason(event.reason).slug} {short}'.rstrip()}{_by(event.rule)}"
 
 
 _UNTOLD = ("ticked/1", "cycle_decided/1", "policy_activated/1", "budget_configured/1", "node_observed/1")

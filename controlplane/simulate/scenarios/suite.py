@@ -14,17 +14,16 @@ from controlplane.eventlog.port import EventLog
 from controlplane.policy.bundle import load_bundle
 from controlplane.policy.coverage import CoverageReport, covered
 from controlplane.policy.evaluation import Observer
-from controlplane.policy.problems import Problem, snippet
 from controlplane.policy.rules import BundleRules
 from controlplane.policy.testing import CaseResult, Kind, Verdict, run_bundle_tests, scenario_files
-from controlplane.policy.yamltext import normalise
 from controlplane.scheduler.decide import decide
 from controlplane.scheduler.fold import apply
 from controlplane.scheduler.state import State
 from controlplane.simulate.scenarios.bundles import Bundles
 from controlplane.simulate.scenarios.expectations import Expectations, StoryWentOtherwise
+from controlplane.simulate.scenarios.form import NO_OTHER_BUNDLE, refuse_other_bundles
 from controlplane.simulate.scenarios.stage import Stage
-from controlplane.simulate.scenarios.story import Story, read_story
+from controlplane.simulate.scenarios.story import read_story
 from controlplane.simulate.scenarios.words import BadStory
 
 
@@ -37,19 +36,6 @@ def run_all(files: Mapping[str, str], chosen: Callable[[str], bool], *, coverage
     tests = run_bundle_tests(bundle, files, observers, chosen)
     cases = play_scenarios(files, chosen, played if coverage else None)
     return covered(bundle, replace(tests, cases=(*tests.cases, *cases)), observers, played)
-
-
-def scenario_problems(files: Mapping[str, str]) -> list[Problem]:
-    """What is wrong with the form of the scenarios of a bundle, without playing them."""
-    problems: list[Problem] = []
-    for path in scenario_files(files):
-        try:
-            _in_bundle(read_story(path, files[path]))
-        except BadStory as bad:
-            line, column = bad.place or (1, 1)
-            shown = snippet(normalise(files[path]), line, column)
-            problems.append(Problem(path, line, column, bad.message, shown, code="scenario"))
-    return problems
 
 
 def play_scenarios(
@@ -80,7 +66,7 @@ def _played(
     if not chosen(f"{path}: {story.title}"):
         return None
     try:
-        _in_bundle(story)
+        refuse_other_bundles(story)
         stage = Stage(story, own_bundle(files))
         return _result(stage), stage.log
     except BadStory as bad:
@@ -121,18 +107,12 @@ def _without_answer(path: str, line: int, title: str, verdict: Verdict, message:
     return CaseResult(path, line, title, "", title, verdict, "", "", None, message, Kind.SCENARIO)
 
 
-def _in_bundle(story: Story) -> None:
-    if story.policy.name:
-        message = "a scenario of a bundle is played under that bundle; leave 'policy' out"
-        raise BadStory(message, story.places.get("policy"))
-
-
 def own_bundle(files: Mapping[str, str]) -> Bundles:
     """The bundle that the scenarios stand in, whatever happens in them."""
 
     def files_of(name: str) -> Mapping[str, str]:
         if name:
-            raise BadStory("a scenario of a bundle is played under that bundle; leave 'policy' out")
+            raise BadStory(NO_OTHER_BUNDLE)
         return files
 
     return files_of
