@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from controlplane.policy.compiled import CompiledPolicy
@@ -29,8 +28,6 @@ MANIFEST = "bundle.yaml"
 TEST_SUFFIX = ".tests.yaml"
 MAX_FILES = 1_000
 MAX_BUNDLE_BYTES = 4_194_304
-REMEMBERED = 8
-"""Bundles that stay compiled."""
 _YAML = (".yaml", ".yml")
 
 
@@ -86,16 +83,8 @@ def digest_of(files: Mapping[str, str]) -> str:
 
 
 def load_bundle(files: Mapping[str, str]) -> Bundle:
-    """The bundle in a mapping of path to text. Raises :class:`BundleRefused` with every error found.
-
-    The last few are remembered: a log that is opened, replayed or simulated loads the same text again and again.
-    """
-    return _loaded(tuple(sorted(files.items())))
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _loaded(files: tuple[tuple[str, str], ...]) -> Bundle:
-    bundle, problems = compile_bundle(dict(files))
+    """The bundle in a mapping of path to text. Raises :class:`BundleRefused` with every error found."""
+    bundle, problems = compile_bundle(files)
     if bundle is None:
         raise BundleRefused(errors(problems))
     return bundle

@@ -137,7 +137,26 @@ def test_a_story_of_aliases_is_refused_before_it_is_expanded() -> None:
         read_story("bomb.yaml", bomb + GOOD)
 
 
-ODD: tuple[object, ...] = (None, True, -1, 0, 3.5, "x", "", [], {}, "9" * 40, ["a"], {"a": 1}, "10m", "1/3", "-5s", 2**70, "\u00e9", "n/x")
+ODD: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    3.5,
+    "x",
+    "",
+    [],
+    {},
+    "9" * 40,
+    ["a"],
+    {"a": 1},
+    "10m",
+    "1/3",
+    "-5s",
+    2**70,
+    "\u00e9",
+    "n/x",
+)
 RENAMED = ("x", "gpus", "at", "job", "is", "nodes", "quota", "copies", "min", "model")
 STORIES = sorted(Path(__file__).parent.glob("[bdefghq]*.yaml"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import yaml
 
@@ -16,6 +17,8 @@ from controlplane.simulate.scenarios.given import Plain, as_list, as_map
 from controlplane.simulate.scenarios.story import Policy
 from controlplane.simulate.scenarios.words import BadStory, milliseconds
 
+REMEMBERED = 8
+"""Bundles that stay compiled between stories."""
 Bundles = Callable[[str], Mapping[str, str]]
 """The files of the bundle that a story calls by this name; by the empty name, of the one that is meant if it names
 none. Raises :class:`BadStory`, or ``BundleRefused`` for one that is not there."""
@@ -26,10 +29,17 @@ def bundle_of(policy: Policy, bundles: Bundles) -> Bundle:
     answers it, or a list of matches (``condition``, ``output``) in order. Raises :class:`BadStory`."""
     try:
         files = bundles(policy.name)
-        return load_bundle(_changed(files, policy) if policy.params or policy.rules else files)
+        changed = _changed(files, policy) if policy.params or policy.rules else files
+        return _loaded(tuple(sorted(changed.items())))
     except BundleRefused as refused:
         first = refused.problems[0]
         raise BadStory(f"{first.file}:{first.line}:{first.column}: {first.message}") from refused
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _loaded(files: tuple[tuple[str, str], ...]) -> Bundle:
+    """The scenarios of one bundle are mostly played under the same text."""
+    return load_bundle(dict(files))
 
 
 def activation(bundle: Bundle) -> PolicyActivated:
