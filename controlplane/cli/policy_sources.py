@@ -116,6 +116,8 @@ def host_functions(file: Path) -> Mapping[str, Callable[..., object]]:
     read_text(file)
     try:
         found = runpy.run_path(str(file)).get("FUNCTIONS")
+    except SystemExit as error:
+        raise WrongUse(f"{file}: it ended the program; a file of functions only defines them") from error
     except Exception as error:  # somebody else's code: whatever it raises is told as theirs
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,14 +22,13 @@ from controlplane.cli.policy_sources import (
     no_functions,
     read_text,
 )
+from controlplane.cli.watching import Looks
 from controlplane.cli.words import plural
 
 if TYPE_CHECKING:
     from controlplane.policy.coverage import CoverageReport
     from controlplane.policy.testing import CaseResult, TestReport
 
-LOOK_S = 0.5
-"""Between two looks at files that are watched: quick for a person, and a few hundred `stat` calls for a disk."""
 Targets = Annotated[
     list[Path],
     typer.Argument(metavar="PATH...", help="Folders with a bundle.yaml, or with --environment policy files."),
@@ -235,8 +232,9 @@ def _together(measured: Sequence[_Measured]) -> TestReport:
 
 def _watch(wanted: _Wanted) -> int:
     """Run whenever a file changes. The way to end it is to interrupt it."""
+    alone = [path for path in (wanted.environment, wanted.functions) if path is not None]
     try:
-        for changed in _changes(wanted):
+        for changed in Looks([*wanted.paths, *alone]).changes():
             if changed:
                 print(f"\n{changed} changed", flush=True)
             try:
@@ -245,39 +243,5 @@ def _watch(wanted: _Wanted) -> int:
                 print(wrong)
             print("watching; interrupt to end", flush=True)
     except KeyboardInterrupt:
-        return DONE
+        pass
     return DONE
-
-
-def _changes(wanted: _Wanted, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Nothing at first, then a file that changed, came or went, for every look that finds one."""
-    before = _stamps(wanted)
-    yield ""
-    while True:
-        now = _stamps(wanted)
-        changed = sorted(path for path in {**before, **now} if before.get(path) != now.get(path))
-        before = now
-        if changed:
-            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-            yield f"{changed[0]}{more}"
-        else:
-            wait(LOOK_S)
-
-
-def _stamps(wanted: _Wanted) -> dict[str, tuple[int, int]]:
-    """When each file was changed last, and its size."""
-    stamps: dict[str, tuple[int, int]] = {}
-    alone = [path for path in (wanted.environment, wanted.functions) if path is not None]
-    for path in [*wanted.paths, *alone]:
-        folder = path if path.is_dir() else path.parent
-        for where, folders, names in os.walk(folder):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in names:
-                if name.endswith((".yaml", ".yml", ".py")):
-                    found = Path(where, name)
-                    try:
-                        status = found.stat()
-                    except OSError:  # it has just gone
-                        continue
-                    stamps[str(found)] = (status.st_mtime_ns, status.st_size)
-    return stamps

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.worlds import generated_jobs, write_world
+from tests.cli.worlds import POLICIES, generated_jobs, write_world
+from tests.policy.bundles import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-c", "from controlplane.cli import main; main()"]
@@ -28,6 +29,8 @@ HEEDFUL = [
 ]
 """A shell that starts the tests in the background has them, and their children, ignore an interrupt."""
 START_S = 0.3
+CHECK_S, TEST_S = 0.5, 5.0
+"""``policy check`` of the default bundle, and ``policy test`` of all that ship."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -41,16 +44,26 @@ def run(*words: str | Path, python: str = sys.executable, **more: str) -> subpro
     )
 
 
-@pytest.mark.slow
-def test_help_is_there_at_once() -> None:
-    """In processor time, since a test machine is busy."""
+def took_s(*words: str | Path) -> float:
+    """The least of three runs, in processor time, since a test machine is busy."""
     took = []
     for _ in range(3):
         before = os.times()
-        assert run("--help").returncode == 0
+        assert run(*words).returncode == 0
         after = os.times()
         took.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(took) < START_S
+    return min(took)
+
+
+@pytest.mark.slow
+def test_help_is_there_at_once() -> None:
+    assert took_s("--help") < START_S
+
+
+@pytest.mark.slow
+def test_a_policy_author_does_not_wait() -> None:
+    assert took_s("policy", "check", POLICIES / "default") < CHECK_S
+    assert took_s("policy", "test", *(POLICIES / name for name in SHIPPED)) < TEST_S
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -213,3 +226,38 @@ def test_next_commands_begin_as_the_program_was_started(tmp_path: Path) -> None:
             shlex.split(command), capture_output=True, text=True, check=False, env=environment(), cwd=tmp_path
         )
         assert (pasted.returncode, pasted.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_watched_tests_run_again_at_every_change(tmp_path: Path) -> None:
+    """Until it is interrupted, which is the way to end it; half an edit is told and does not end it."""
+    (tmp_path / "bundle.yaml").write_text("name: mine\npoints:\n  ordering.job: [order.yaml]\n")
+    rule = tmp_path / "order.yaml"
+    rule.write_text("name: order\npoint: ordering.job\nrule:\n  match:\n    - output: '[-job.priority]'\n")
+    tests = "section:\n  - name: s\n    tests:\n      - {name: t, input: {job: {priority: 5}}, output: '[-5]'}\n"
+    (tmp_path / "order.tests.yaml").write_text(tests)
+    with subprocess.Popen(
+        [*HEEDFUL, "policy", "test", str(tmp_path), "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+
+        def told() -> str:
+            """What one round says."""
+            lines = iter(program.stdout.readline, "watching; interrupt to end\n")  # type: ignore[union-attr]
+            return "".join(lines)
+
+        assert told() == f"{tmp_path}: 1 of 1 test passed\n"
+        rule.write_text(rule.read_text().replace("-job.priority", "job.priority"))
+        assert f"\n{rule} changed\n{tmp_path}/order.tests.yaml:4: failed: s: t\n" in told()
+        rule.write_text(rule.read_text().replace("job.priority", "job.priorty"))
+        assert "did you mean 'priority'?" in told()
+        rule.write_text(rule.read_text().replace("job.priorty", "-job.priority"))
+        assert told() == f"\n{rule} changed\n{tmp_path}: 1 of 1 test passed\n"
+        program.send_signal(signal.SIGINT)
+        assert (program.wait(60), program.stderr.read()) == (0, "")

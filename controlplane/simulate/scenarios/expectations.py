@@ -35,7 +35,7 @@ from controlplane.simulate.scenarios.given import as_list, as_map
 from controlplane.simulate.scenarios.narration import Narration, job_of, waits
 from controlplane.simulate.scenarios.stage import Stage
 from controlplane.simulate.scenarios.story import EXPECTED, Expected
-from controlplane.simulate.scenarios.words import BadStory, amount, clock, exact, micro_usd, milliseconds, said
+from controlplane.simulate.scenarios.words import BadStory, amount, clock, dollars, exact, micro_usd, milliseconds, said
 
 E = TypeVar("E", bound=Event)
 SENTENCES = 60
@@ -335,17 +335,18 @@ class Expectations:
     def _left(self, given: object) -> tuple[object, object]:
         """Budget -> dollars that may still be promised in this window."""
         state = self._stage.plane.state
-        expected = {name: micro_usd(text) for name, text in as_map(given).items()}
+        expected = {name: dollars(micro_usd(text)) for name, text in as_map(given).items()}
         unknown = [name for name in expected if name not in state.budgets]
         if unknown:
             raise BadStory(
                 f"there is no budget {unknown[0]}; the budgets are {', '.join(sorted(state.budgets)) or 'none'}"
             )
-        return expected, {name: state.budgets[name].left(self._stage.now_ms) for name in expected}
+        return expected, {name: dollars(state.budgets[name].left(self._stage.now_ms)) for name in expected}
 
     def _charged(self, given: object) -> tuple[object, object]:
         """Dollars that providers have charged in all."""
-        return micro_usd(given), sum(event.charged_micro_usd for event in self._events(CapacityObserved))
+        charged = sum(event.charged_micro_usd for event in self._events(CapacityObserved))
+        return dollars(micro_usd(given)), dollars(charged)
 
     # --- why ---------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from controlplane.domain.events import (
 )
 from controlplane.domain.reasons import Reason
 from controlplane.simulate.scenarios.stage import Stage
-from controlplane.simulate.scenarios.words import clock, said
+from controlplane.simulate.scenarios.words import clock, dollars, said
 
 
 class Narration:
@@ -89,7 +89,7 @@ class Narration:
             case JobsWaiting():
                 return waits(self._job(event.head), event, event.count - 1)
             case CapacityRequested():
-                promising = f"promising ${event.promised_micro_usd / 1_000_000:.2f}{_by(event.rule)}"
+                promising = f"promising {dollars(event.promised_micro_usd)}{_by(event.rule)}"
                 return (
                     f"{event.nodes} of {event.cluster}/{event.offer} are asked for, for {self._job(event.for_job)}, "
                     f"until {clock(event.deadline_ms)}, {promising}"

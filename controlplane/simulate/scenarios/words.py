@@ -96,6 +96,12 @@ def micro_usd(text: object) -> int:
     return _times(exact(str(text).removeprefix("$")), 1_000_000, text, "millionths of a dollar")
 
 
+def dollars(micro: int) -> str:
+    """The inverse of :func:`micro_usd`, for sentences."""
+    whole_dollars, rest = divmod(abs(micro), 1_000_000)
+    return f"{'-' if micro < 0 else ''}${whole_dollars}" + f".{rest:06d}".rstrip("0").rstrip(".")
+
+
 def _times(number: Fraction, parts: int, text: object, unit: str) -> int:
     scaled = number * parts
     if scaled.denominator != 1:

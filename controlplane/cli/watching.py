@@ -1,0 +1,56 @@
+"""Looking at files again and again: what has changed since the last look.
+
+Plain `stat` calls, twice a second: no library, and it works on every file system, network mounts and containers
+included, where notifications of the kernel do not arrive.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOK_S = 0.5
+"""Between two looks: quick for a person, and some hundred `stat` calls for a disk."""
+_ENDINGS = (".yaml", ".yml", ".py")
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Looks at the YAML and Python files of some folders, and of the folders of some files."""
+
+    paths: Sequence[Path]
+    wait: Callable[[float], None] = time.sleep
+
+    def changes(self) -> Iterator[str]:
+        """Nothing at first; then, for every look that finds one, a file that changed, came or went. What changes
+        between two calls is found by the second."""
+        before = self._stamps()
+        yield ""
+        while True:
+            now = self._stamps()
+            changed = sorted(path for path in {**before, **now} if before.get(path) != now.get(path))
+            before = now
+            if changed:
+                yield f"{changed[0]} and {len(changed) - 1} more" if len(changed) > 1 else changed[0]
+            else:
+                self.wait(LOOK_S)
+
+    def _stamps(self) -> dict[str, tuple[int, int]]:
+        """When each file was changed last, and its size."""
+        stamps: dict[str, tuple[int, int]] = {}
+        for path in self.paths:
+            for where, folders, names in os.walk(path if path.is_dir() else path.parent):
+                folders[:] = [name for name in folders if not name.startswith(".")]
+                for name in names:
+                    if not name.endswith(_ENDINGS):
+                        continue
+                    found = Path(where, name)
+                    try:
+                        status = found.stat()
+                    except OSError:  # it has just gone
+                        continue
+                    stamps[str(found)] = (status.st_mtime_ns, status.st_size)
+        return stamps
