@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 LOOK_S = 0.5
 """Between two looks: quick for a person, and some hundred `stat` calls for a disk."""
+SETTLE_S = 0.1
+"""Between two looks once something has changed: what is still being written is waited for."""
+Stamp = tuple[int, int]
 _ENDINGS = (".yaml", ".yml", ".py")
 
 
@@ -30,7 +33,7 @@ class Looks:
         before = self._stamps()
         yield ""
         while True:
-            now = self._stamps()
+            now = self._settled(before)
             changed = sorted(path for path in {**before, **now} if before.get(path) != now.get(path))
             before = now
             if changed:
@@ -38,9 +41,19 @@ class Looks:
             else:
                 self.wait(LOOK_S)
 
-    def _stamps(self) -> dict[str, tuple[int, int]]:
+    def _settled(self, before: Mapping[str, Stamp]) -> dict[str, Stamp]:
+        """The files as they are; if they are not as before, once two looks in a row find the same."""
+        now = self._stamps()
+        while now != before:
+            self.wait(SETTLE_S)
+            last, now = now, self._stamps()
+            if now == last:
+                break
+        return now
+
+    def _stamps(self) -> dict[str, Stamp]:
         """When each file was changed last, and its size."""
-        stamps: dict[str, tuple[int, int]] = {}
+        stamps: dict[str, Stamp] = {}
         for path in self.paths:
             for where, folders, names in os.walk(path if path.is_dir() else path.parent):
                 folders[:] = [name for name in folders if not name.startswith(".")]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from controlplane.cli.watching import LOOK_S, Looks
+from controlplane.cli.watching import LOOK_S, SETTLE_S, Looks
 from tests.cli.conftest import Tidegate
 from tests.cli.worlds import POLICIES, part
 from tests.policy.bundles import SHIPPED
@@ -377,26 +378,33 @@ def test_tests_that_are_not_there_and_functions_without_environment_are_one_sent
 
 
 def test_a_watch_waits_between_two_looks_and_names_what_changed(bundle: Path) -> None:
-    """Kills: a loop that looks again at once, and a change during a run that is overlooked."""
+    """Kills: a loop that looks again at once, a change during a run that is overlooked, half a file that is read."""
+    rule, story = bundle / "order.yaml", bundle / "scenarios" / "a.yaml"
+    story.parent.mkdir()
+    happens: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: rule.write_text(""),  # a look sees an empty file
+        lambda: rule.write_text("name: half"),  # the next one that it is still being written
+        lambda: rule.write_text("name: whole"),
+        lambda: None,  # and the next that it is at rest
+        lambda: rule.rename(story),
+        lambda: None,
+    ]
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
         waited.append(seconds)
-        if len(waited) == 2:
-            (bundle / "order.yaml").unlink()
-        if len(waited) == 3:
-            (bundle / "order.yaml").write_text("name: other")
-            (bundle / "scenarios").mkdir()
-            (bundle / "scenarios" / "a.yaml").write_text("story: a")
+        happens.pop(0)()
 
     changes = Looks([bundle], wait).changes()
     assert next(changes) == ""
     (bundle / "bundle.yaml").write_text("name: changed while the tests ran")
     assert next(changes) == f"{bundle}/bundle.yaml"
-    assert waited == []
-    assert next(changes) == f"{bundle}/order.yaml"
-    assert next(changes) == f"{bundle}/order.yaml and 1 more"
-    assert waited == [LOOK_S] * 3
+    assert waited == [SETTLE_S]
+    assert next(changes) == f"{rule}"
+    assert waited == [SETTLE_S, LOOK_S, SETTLE_S, SETTLE_S, SETTLE_S]
+    assert next(changes) == f"{rule} and 1 more"  # one went, another came
+    assert waited[5:] == [LOOK_S, SETTLE_S]
 
 
 def test_a_watch_is_not_for_machines(tidegate: Tidegate, bundle: Path) -> None:
