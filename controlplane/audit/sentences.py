@@ -38,6 +38,12 @@ _MEANING = {
     Reason.PROVISIONING: "cloud capacity was asked for and is on its way",
 }
 _CHANGES = {
+    Reason.RULE_FAILED: "a rule that does not err on it",
+    Reason.REFUSED_BY_POLICY: "another job, or an admission rule that lets it in",
+    Reason.UNKNOWN_QUEUE: "a queue of that name, or a job for one of the queues that there are",
+    Reason.DEPENDENCY_FAILED: "submitting it again, after a job that finishes",
+    Reason.ROOM_PROMISED: "the end of what stands in the way, which was told to leave",
+    Reason.PROVISIONING: "the arrival of the nodes that were asked for",
     Reason.DEPENDENCY: "the end of the jobs that it waits for",
     Reason.ARRAY_FULL: "the end of one job of its array, or a higher max_running",
     Reason.QUEUE_HELD: "releasing the hold on the queue",
@@ -65,6 +71,7 @@ _CAUSES = {
 }
 
 
+_SHORT = re.compile(r"budget (?P<budget>\S+) has (?P<left>-?\d+) micro-dollars left, (?P<needed>\d+) are needed")
 _MICRO = re.compile(r"(-?\d+) micro-dollars left, (\d+)")
 LABELS = 4
 """So many labels of a job are named; those that rules know, ``tidegate/...``, first."""
@@ -113,10 +120,13 @@ def tell(watch: Watch, errors: Sequence[str] = ()) -> list[str]:
     elif watch.refusal is not None:
         short = f" (short of {_amounts(watch.refusal.short)})" if watch.refusal.short else ""
         rule = f", by {watch.refusal.rule}" if watch.refusal.rule else ""
-        lines.append(f"Reason {watch.refusal.reason.slug}: {_MEANING[watch.refusal.reason]}{short}{rule}.")
+        detail = f": {watch.detail}" if watch.detail else ""
+        lines.append(f"Reason {watch.refusal.reason.slug}: {_MEANING[watch.refusal.reason]}{short}{detail}{rule}.")
     else:
         lines.append("The cycle was not asked about it: it did not wait then.")
     lines.extend(errors)
+    if watch.detail:  # of who was turned away, what there is is of no interest
+        return [*lines, *_change(watch)]
     if not watch.is_granted:
         # After a placement these would tell what is left for another such job.
         lines.extend(_quota(quota) for quota in watch.quotas)
@@ -135,10 +145,12 @@ def tell(watch: Watch, errors: Sequence[str] = ()) -> list[str]:
     if watch.served_by is not None:
         lines.append(f"Capacity request {watch.served_by} is under way for it.")
     lines.extend(tell_offer(offer) for offer in watch.offers)
+    return [*lines, *_change(watch)]
+
+
+def _change(watch: Watch) -> list[str]:
     change = smallest_change(watch)
-    if change:
-        lines.append(f"Smallest change that would have let it run: {change}.")
-    return lines
+    return [f"Smallest change that would have let it run: {change}."] if change else []
 
 
 def tell_offer(offer: OfferVerdict) -> str:
@@ -182,12 +194,23 @@ def smallest_change(watch: Watch) -> str:
             return f"a larger {_level(watch)}, a smaller gang, or a wider level to require"
         case Reason.TOPOLOGY:
             return _nearer(watch)
-        case Reason.CAPACITY | Reason.BUDGET:
+        case Reason.CAPACITY:
             return _freed(watch)
+        case Reason.BUDGET:
+            return _more_money(watch)
         case Reason.NOT_ELIGIBLE if watch.faults:
             return "an eligibility rule that does not err, or lets it onto one of these nodes"
         case _:
             return _CHANGES.get(refusal.reason, "")
+
+
+def _more_money(watch: Watch) -> str:
+    """The least that a budget is short of for one of the offers."""
+    found = (_SHORT.search(offer.answer) for offer in watch.offers)
+    short = min(((int(one["needed"]) - int(one["left"]), one["budget"]) for one in found if one), default=None)
+    if short is None:
+        return "more budget in this window, or the next window"
+    return f"{amount('micro-usd', short[0])} more in budget {short[1]} in this window"
 
 
 def _freed(watch: Watch) -> str:

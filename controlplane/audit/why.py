@@ -154,7 +154,7 @@ class Account:
             return [] if is_waiting else ["The first cycle that saw it placed it."]
         errors = [f"A rule erred about it: {fault.sentence('in this cycle')}." for fault in self.erred]
         told = tell(self.watch, errors)
-        if self.watch.is_granted:
+        if self.watch.is_granted or self.watch.detail:
             return told
         if self.watch.refusal is None and self.phase in _STARTED_NEVER:
             # No cycle placed or refused it for now: what happened to it says all, but for the rules that erred.

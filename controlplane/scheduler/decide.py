@@ -824,6 +824,12 @@ class _Cycle:
         self.watch.waits_for = made.get(job.id, known.victims if known is not None else ())
         if job.id in self._promised:
             self.watch.refusal = Refusal(Reason.ROOM_PROMISED)
+        if job.id in self._renting:
+            self.watch.refusal = Refusal(Reason.PROVISIONING)
+        for decision in self._decisions:
+            if isinstance(decision.event, JobRefused) and decision.event.job == job.id:
+                self.watch.refusal = Refusal(Reason(decision.event.reason), rule=decision.event.rule)
+                self.watch.detail = decision.event.detail
         fill_in(self.watch, self._state, self._agenda, self._draft, job, self._turns.order_for(self._queue(job), job))
 
     def close(self) -> tuple[Decision, ...]:

@@ -81,6 +81,8 @@ class Watch:
 
     job: int
     refusal: Refusal | None = None
+    detail: str = ""
+    """What a job was told that is turned away for good."""
     is_granted: bool = False
     order: tuple[int, ...] = ()
     ahead: int = 0
