@@ -137,6 +137,8 @@ class Agenda:
         self._eligibility_is_steady = is_steady(rules.eligibility_reads)
         self.outlooks: dict[tuple[Need, ...], Reason] = {}
         """Why a gang does not fit, for the present set of nodes."""
+        self.flavors: dict[Need, dict[str, tuple[str, ...]]] = {}
+        """By cluster: the flavors whose empty nodes hold a member, for the present set of nodes."""
         self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
         """(needs, cluster, offer) -> nodes that hold the gang."""
         self._occupants: dict[str, Occupant] = {}
@@ -175,6 +177,7 @@ class Agenda:
         there = (node for node in state.nodes.values() if node.state is not NodeState.LOST)
         self.nodes = sorted(there, key=lambda node: (node.name, node.build.cluster))
         self.outlooks.clear()
+        self.flavors.clear()
         self.names = [node.name for node in self.nodes]
         self.clusters = sorted({node.build.cluster for node in self.nodes})
         self._occupants.clear()
@@ -203,6 +206,7 @@ class Agenda:
         self._needs.clear()
         self._class_needs.clear()
         self.outlooks.clear()
+        self.flavors.clear()
         self.offer_sizes.clear()
         self._occupants.clear()
         self._domains = None

@@ -54,6 +54,7 @@ from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE, FIRST_CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Kept, agenda_for
+from controlplane.scheduler.answers import FirstAnswers, ceiling_refusal
 from controlplane.scheduler.burst import REASK_MS, Burst
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.elastic import WAITS_FOR_ROOM, Growth, growing_lease, growing_newcomer
@@ -81,7 +82,7 @@ _BLOCKED = (Reason.QUOTA, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY)
 """What a job waits for that can be freed; rules may keep others from passing it meanwhile."""
 TIME_LIMIT = "time-limit"
 """Cause of a revocation: the job held its place for as long as it may."""
-_WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.ARRAY_FULL, Reason.QUOTA, Reason.BEHIND_HEAD)
+_WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.DEPENDENCY, Reason.ARRAY_FULL, Reason.QUOTA, Reason.BEHIND_HEAD)
 """Reasons for which no nodes were looked at."""
 
 
@@ -132,6 +133,7 @@ class _Cycle:
         self._draft = Draft(state, self._agenda)
         self._packer = Packer(state, self._agenda, self._draft)
         self._outlook = Outlook(state, self._agenda)
+        self._answers = FirstAnswers(state, self._agenda, self._draft, self._outlook)
         self._decisions: list[Decision] = []
         self._digest = hashlib.sha256()
         self._refused: list[tuple[Group, Refusal]] = []
@@ -567,11 +569,10 @@ class _Cycle:
         if not queue.limited:
             return None
         asked = dict(job.cls.resources if more is None else more)
+        ceiling = ceiling_refusal(queue, asked.items())
+        if ceiling is not None:
+            return ceiling
         keys = [key for key in queue.limited if key[0] == "any" and key[1] in asked]
-        for key in keys:
-            if queue.cells[key].potential < asked[key[1]]:
-                short = asked[key[1]] - queue.cells[key].potential
-                return Refusal(Reason.EXCEEDS_QUOTA_CEILING, {key[1]: short})
         for key in keys:
             left = self._draft.available(queue, key)
             if left < asked[key[1]]:
@@ -718,9 +719,9 @@ class _Cycle:
                 reasons = dict(self._refused)
             group = self._agenda.group_of(state, job)
             refusal = reasons.get(group) if group is not None else None
-            reason = refusal.reason if refusal is not None else None
-            reason = Reason.PROVISIONING if id_ in self._renting else reason
-            reason = Reason.DEPENDENCY if job.waits_for else reason
+            refusal = Refusal(Reason.PROVISIONING) if id_ in self._renting else refusal
+            refusal = Refusal(Reason.DEPENDENCY) if job.waits_for else refusal
+            reason = self._told(job, refusal).reason if refusal is not None else None
             self._emit(JobEnded(job=id_, outcome="expired", reason=int(reason) if reason is not None else None))
             self._draft.leave(self._queue(job), job, False)
 
@@ -731,17 +732,21 @@ class _Cycle:
             others = {job.id for part in apart.get(group.cls.index, ()) for job in part}
             renting = [job for job in apart.get(group.cls.index, ([], []))[1] if self._agenda.is_in(group, job)]
             if renting:
-                self._record_part(group, renting[0], len(renting), Refusal(Reason.PROVISIONING))
+                self._record_part(group.queue, renting[0], len(renting), Refusal(Reason.PROVISIONING))
             left = (e for e in group.live() if e.id not in self._draft.gone and e.id not in others)
             head = next(left, None)
             if head is not None:
-                self._record_part(group, head.job, 1 + self._count_behind(group, left, len(others)), refusal)
+                told = self._told(head.job, refusal)
+                self._record_part(group.queue, head.job, 1 + self._count_behind(group, left, len(others)), told)
         self._record_dependents()
         promised = sum(len(part[0]) for part in apart.values())
         if promised:
             self._waiting[Reason.ROOM_PROMISED.slug] = promised
         if self._requeued:
             self._waiting["requeued"] = self._requeued
+
+    def _told(self, job: Job, met: Refusal) -> Refusal:
+        return self._answers.of(job, self._queue(job), met)
 
     def _record_dependents(self) -> None:
         """Jobs that are in nobody's line, since they wait for others to end; alike ones together."""
@@ -751,12 +756,8 @@ class _Cycle:
             if job is not None and id_ not in self._draft.gone:
                 by_class.setdefault(job.cls.index, []).append(job)
         for jobs in by_class.values():
-            slug = Reason.DEPENDENCY.slug
-            self._waiting[slug] = self._waiting.get(slug, 0) + len(jobs)
             head = jobs[0]
-            if head.recorded_reason != Reason.DEPENDENCY:
-                queue, reason = head.cls.spec.queue, int(Reason.DEPENDENCY)
-                self._emit(JobsWaiting(queue=queue, head=head.id, count=len(jobs), reason=reason))
+            self._record_part(self._queue(head), head, len(jobs), self._told(head, Refusal(Reason.DEPENDENCY)))
 
     def _count_behind(self, group: Group, left: Iterator[Entry], apart: int) -> int:
         """How many jobs wait behind the first of a group; not by counting them, where all of their class are here."""
@@ -775,19 +776,19 @@ class _Cycle:
             (promised if id_ in self._promised else renting).append(job)
         return apart
 
-    def _record_part(self, group: Group, head: Job, count: int, refusal: Refusal) -> None:
+    def _record_part(self, queue: QueueNode, head: Job, count: int, refusal: Refusal) -> None:
         slug = refusal.reason.slug
         self._waiting[slug] = self._waiting.get(slug, 0) + count
         if head.recorded_reason != refusal.reason:
-            self._emit(self._jobs_waiting(group, head, count, refusal))
+            self._emit(self._jobs_waiting(queue, head, count, refusal))
 
-    def _jobs_waiting(self, group: Group, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
+    def _jobs_waiting(self, queue: QueueNode, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
         refused: Tally | None = None
         if refusal.reason >= Reason.NO_NODE_OF_MODEL and refusal.reason not in _WITHOUT_TALLY:
             need = self._agenda.needs_of(self._state, head)[0]
             refused = tally(need, self._state.kinds, self._draft.column.kinds, self._agenda.faults)
         return JobsWaiting(
-            queue=group.queue.name,
+            queue=queue.name,
             head=head.id,
             count=count,
             reason=int(refusal.reason),
@@ -806,11 +807,12 @@ class _Cycle:
             return
         group = self._agenda.group_of(self._state, job)
         self.watch.after = list(job.waits_for)
-        self.watch.refusal = (
+        met = (
             Refusal(Reason.DEPENDENCY)
             if job.waits_for
             else next((refusal for of, refusal in self._refused if of is group), None)
         )
+        self.watch.refusal = self._told(job, met) if met is not None else None
         granted = (d.event for d in self._decisions if isinstance(d.event, LeaseGranted))
         self.watch.is_granted = any(event.job == job.id for event in granted)
         names = self._agenda.names
