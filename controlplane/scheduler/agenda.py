@@ -18,6 +18,7 @@ import numpy as np
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.ids import NodeId
 from controlplane.domain.reasons import Reason
+from controlplane.domain.workloads import GangTerms
 from controlplane.scheduler.facts import JobFacts, QueueFacts
 from controlplane.scheduler.needs import Column, Need, NodeColumn, is_steady
 from controlplane.scheduler.occupants import Occupant, occupant_of
@@ -132,6 +133,13 @@ class Agenda:
             path == "now" or path.startswith("queue.") for path in rules.admission_reads
         )
         self._admissions: dict[int, Answer[str | None]] = {}
+        self.terms: dict[int, Answer[GangTerms]] = {}
+        """By class: what the rules give it, where all of the class share it."""
+        self.as_they_ask: set[int] = set()
+        """Those of them to which that is nothing new; asked for membership only."""
+        self.terms_are_shared = not _per_job(rules.gang_reads) and not any(
+            path == "now" or path.startswith(("queue.", "home.")) for path in rules.gang_reads
+        )
         self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
         self._node_reads = sorted(rules.eligibility_reads | rules.scoring_reads)
         self._eligibility_is_steady = is_steady(rules.eligibility_reads)

@@ -4,7 +4,7 @@ The mapping is from (state at a tick, rules) to a list of decided events, and to
 was, and folding the decisions is what changes it. The cycle is a numbered procedure:
 
 1. What the clock and the agents ended: cancelled, returned and stranded work, rent past its deadline.
-2. Admission of new submissions.
+2. Admission of new submissions, and the terms on which they wait.
 3. Shares in the queue tree; the order of jobs in their queues.
 4. Repeatedly the next queue and its next job, by the ordering rules, ending in the id: first the jobs for which rented
    nodes have arrived, then everybody.
@@ -13,7 +13,8 @@ was, and folding the decisions is what changes it. The cycle is a numbered proce
 7. Else a reservation for it, and backfill behind it.
 8. Burst: offers for what still waits; elastic gangs grow into what nobody who waits could take; rent that stands idle
    is given back.
-9. Jobs that give up waiting; what waits, and why; the cycle's own record with the digest over its decisions.
+9. Jobs that give up waiting; what waits, and why; terms that change with the time; the cycle's own record with the
+   digest over its decisions.
 
 Where this departs from the picture: a job whose group was refused is not asked again until something was freed, so a
 rule about ``now`` in ``scoring`` or ``eligibility`` is not re-asked by the passing of time alone.
@@ -70,6 +71,7 @@ from controlplane.scheduler.quota import QueueNode, available_nominal
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
+from controlplane.scheduler.terms import Terms
 from controlplane.scheduler.turns import Turns
 from controlplane.scheduler.verdicts import Hold, Refusal, Watch
 
@@ -82,6 +84,8 @@ _BLOCKED = (Reason.QUOTA, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY)
 """What a job waits for that can be freed; rules may keep others from passing it meanwhile."""
 TIME_LIMIT = "time-limit"
 """Cause of a revocation: the job held its place for as long as it may."""
+NOT_RUNNING = "not-running"
+"""Cause of a revocation: its cluster has not said that it runs for as long as it may hold its place without."""
 _WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.DEPENDENCY, Reason.ARRAY_FULL, Reason.QUOTA, Reason.BEHIND_HEAD)
 """Reasons for which no nodes were looked at."""
 
@@ -118,6 +122,7 @@ def decide(state: State, rules: Rules, watched_job: int | None = None, core: str
     cycle.release_rent()
     cycle.give_up()
     cycle.record_waiting()
+    cycle.give_terms_again()
     cycle.account()
     return Cycle(cycle.close(), cycle.watch)
 
@@ -137,6 +142,7 @@ class _Cycle:
         self._decisions: list[Decision] = []
         self._digest = hashlib.sha256()
         self._refused: list[tuple[Group, Refusal]] = []
+        self._terms = Terms(state, rules, self._agenda, self._draft)
         self._reask_ms: int | None = None
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
         self._reservations = Reservations(state, self._agenda, self._draft, self._packer)
@@ -219,10 +225,11 @@ class _Cycle:
             for lease in state.leases.values():
                 if name in lease.requests:
                     self._revoke(lease, "deadline")
-        for at_ms, name in state.time_limits:
-            if at_ms > state.now_ms:
-                break
-            self._revoke(state.leases[name], TIME_LIMIT)
+        for limits, cause in ((state.time_limits, TIME_LIMIT), (state.holds, NOT_RUNNING)):
+            for at_ms, name in limits:
+                if at_ms > state.now_ms:
+                    break
+                self._revoke(state.leases[name], cause)
 
     def report_promises(self) -> None:
         """Quota that is promised beyond what there is: when it becomes so, and whenever the amounts change."""
@@ -233,11 +240,14 @@ class _Cycle:
     # --- 2 -----------------------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """Turn away what must not enter; everything else waits."""
+        """Turn away what must not enter; everything else waits, on the terms that the rules give it."""
+        as_they_ask = self._terms.as_they_ask
         for job in self._state.arrivals:
             if job.id in self._draft.gone or job.phase is not Phase.SUBMITTED:
                 continue
             refusal = self._admission(job)
+            if refusal is None and (job.asked is not None or job.cls.index not in as_they_ask):
+                refusal = self._give_terms(job)
             if refusal is not None:
                 reason, detail, rule = refusal
                 self._emit(JobRefused(job=job.id, reason=int(reason), detail=detail, rule=rule))
@@ -255,6 +265,15 @@ class _Cycle:
             return Reason.RULE_FAILED, answer.fault, answer.rule
         if answer.value is not None:
             return Reason.REFUSED_BY_POLICY, answer.value, answer.rule
+        return None
+
+    def _give_terms(self, job: Job) -> tuple[Reason, str, str | None] | None:
+        given = self._terms.at_admission(job, self._queue(job))
+        if given.fault is not None:
+            self._agenda.faults[given.fault] = None
+            return Reason.RULE_FAILED, given.fault, given.rule
+        if given.event is not None:
+            self._emit(given.event)
         return None
 
     def _homeless(self, job: Job) -> str | None:
@@ -798,6 +817,16 @@ class _Cycle:
             topology=refusal.topology,
         )
 
+    def give_terms_again(self) -> None:
+        """Terms that follow the time, for those who still wait."""
+        for given in self._terms.again(self._promised | self._renting):
+            if given.fault is not None:
+                self._agenda.faults[given.fault] = None
+            if given.event is not None:
+                self._emit(given.event)
+        if (reask_ms := self._terms.reask_ms) is not None:
+            self._ask_again(reask_ms)
+
     def account(self) -> None:
         """Fill in what is said of a watched job."""
         if self.watch is None:
@@ -845,6 +874,7 @@ class _Cycle:
             faults=faults,
         )
         self._draft.undo()
+        self._terms.undo()
         return (*self._decisions, Decision(record, encode(record)))
 
 

@@ -150,7 +150,7 @@ class Preemption:
         answer = self._rules.preemption_allow(job.facts(), self.draft.queue_facts(queue, 0), shortage)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
-        scopes = list(answer.value)
+        scopes = [scope for scope in answer.value if scope != SURPLUS or self._state.elastic]
         if not scopes:
             return None
         if RECLAIM in scopes and self._is_under_nominal(job, queue, dict.fromkeys(dict(job.cls.resources), 1)):
