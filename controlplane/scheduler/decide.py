@@ -290,26 +290,38 @@ class _Cycle:
     # --- 3 -----------------------------------------------------------------------------------------------------------
 
     def keep_promises(self) -> None:
-        """Grant what was promised and is free now, hold what is not, and let go of what cannot be kept."""
+        """Grant what was promised and is free now, hold what is not, and let go of what cannot be kept. Quota that is
+        still used by those in the way of another promise is not free either."""
+        kept: list[tuple[Promise, Job, Occupant, bool]] = []
         for promise in self._state.promises.values():
             job = self._state.jobs[promise.job]
             if job.id in self._draft.gone:
                 continue
             rows = [self._agenda.rows.get(seat.node, -1) for seat in promise.seats]
-            is_there = all(row >= 0 and self._agenda.nodes[row].build.is_open for row in rows)
+            is_there = all(row >= 0 and self._agenda.nodes[row].is_open for row in rows)
             victims = [self._state.leases[name] for name in promise.victims if name in self._state.leases]
             seats = [(row, seat.ask, seat.gpus, seat.flavor) for row, seat in zip(rows, promise.seats, strict=True)]
-            queue = self._queue(job)
-            promised = Occupant(queue, tuple(seats))
+            promised = Occupant(self._queue(job), tuple(seats))
             occupants = [self._preemption.occupant(lease) for lease in victims] + self._still_leaving(promise)
-            if not is_there or (not occupants and not self._draft.has_room(promised)):
-                self._emit(PromiseReleased(job=job.id, cause="room-gone"))
-            elif occupants:
-                self._draft.promise(queue, seats, occupants)
-                self._draft.count_in_array(job)
-                self._promised.add(job.id)
+            if occupants and is_there:
+                self._hold(job, promised, occupants)
             else:
-                self._grant_promised(job, queue, promise, promised)
+                kept.append((promise, job, promised, is_there))
+        for promise, job, promised, is_there in kept:
+            if not is_there or not self._draft.has_room(promised):
+                self._emit(PromiseReleased(job=job.id, cause="room-gone"))
+            elif not self._draft.has_quota(promised):
+                self._emit(PromiseReleased(job=job.id, cause="quota-gone"))
+            elif not self._draft.has_quota(promised, is_standing=True):
+                self._hold(job, promised, [])
+            else:
+                self._grant_promised(job, promised.queue, promise, promised)
+
+    def _hold(self, job: Job, promised: Occupant, occupants: list[Occupant]) -> None:
+        """Room that is promised stays kept."""
+        self._draft.promise(promised.queue, promised.seats, occupants)
+        self._draft.count_in_array(job)
+        self._promised.add(job.id)
 
     def _still_leaving(self, promise: Promise) -> list[Occupant]:
         """Members that leave for a promise and are still there, lease by lease."""

@@ -375,10 +375,37 @@ def _release(state: State, lease: Lease, at_ms: int) -> None:
     for seat in lease.seats:
         _stand_up(state, queue, lease, seat)
     for seat in lease.seats:
-        if seat.node in state.nodes and lease.id in state.nodes[seat.node].crowded:
-            state.nodes[seat.node].crowded.remove(lease.id)
+        _no_longer_crowded(state, lease, seat.node)
     state.freed += 1
     _count_rented(state, lease, -1, at_ms)
+
+
+def _no_longer_crowded(state: State, lease: Lease, at: NodeId) -> None:
+    """The lease has left a node that had no room for it; who else is there has not moved."""
+    node = state.nodes.get(at)
+    if node is None or lease.id not in node.crowded:
+        return
+    node.crowded.remove(lease.id)
+    if node.state is NodeState.LOST:
+        _forget_if_empty(state, node)
+    elif not node.crowded:
+        _set_kind(state, node, _kind_of(state, node))
+
+
+def _kind_of(state: State, node: Node) -> int:
+    """The kind of a node with those who sit on it."""
+    kind = state.kinds.empty(node.build_now)
+    for lease in node.leases.values():
+        for seat in lease.seats:
+            if seat.node == node.id:
+                kind = state.kinds.take(kind, seat.ask.amounts, seat.gpus)
+    return kind
+
+
+def _forget_if_empty(state: State, node: Node) -> None:
+    """A lost node is kept for as long as the leases on it are."""
+    if not node.leases and not node.crowded:
+        state.drop_node(node)
 
 
 def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
@@ -392,8 +419,8 @@ def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
     node.leases.pop(lease.id, None)
     if node.state is not NodeState.LOST:
         _set_kind(state, node, state.kinds.give_back(node.kind, seat.ask.amounts, seat.gpus))
-    elif not node.leases:
-        state.drop_node(node)
+    else:
+        _forget_if_empty(state, node)
 
 
 # --- gangs whose members change --------------------------------------------------------------------------------------
@@ -447,6 +474,8 @@ def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
     queue = _queue(state, lease.job)
     for seat in out:
         _stand_up(state, queue, lease, seat)
+        if not any(other.node == seat.node for other in lease.seats):
+            _no_longer_crowded(state, lease, seat.node)
     for at in {seat.node: None for seat in lease.seats}:
         if at in state.nodes and lease.id not in state.nodes[at].crowded:
             state.nodes[at].leases[lease.id] = lease
@@ -505,8 +534,7 @@ def _node_observed(state: State, event: NodeObserved) -> None:
     if event.state is NodeState.LOST:
         stranded = (lease for lease in node.leases.values() if lease.revoked is None)
         state.stranded.extend(sorted(stranded, key=lambda lease: lease.number))
-        if not node.leases:
-            state.drop_node(node)
+        _forget_if_empty(state, node)
     state.freed += 1
     state.columns_version += 1
 
@@ -528,6 +556,8 @@ def _seat_again(state: State, node: Node) -> None:
         node.crowded.append(lease.id)
         if lease.revoked is None:
             state.stranded.append(lease)
+    if node.crowded:
+        node.kind = _kind_of(state, node)
 
 
 # --- rented capacity -------------------------------------------------------------------------------------------------
@@ -676,11 +706,7 @@ def reset_kinds(state: State) -> None:
             replace(seat, ask=by_role[seat.role].counting(seat.ask.amounts.gpu_milli)) for seat in lease.seats
         )
     for node in state.nodes.values():
-        node.kind = state.kinds.empty(node.build)
-        for lease in node.leases.values():
-            for seat in lease.seats:
-                if seat.node == node.id and node.state is not NodeState.LOST:
-                    node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
+        node.kind = _kind_of(state, node) if node.state is not NodeState.LOST else state.kinds.empty(node.build)
 
 
 def _typical_jobs_configured(state: State, event: TypicalJobsConfigured) -> None:

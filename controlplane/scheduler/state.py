@@ -259,7 +259,8 @@ class Node:
     leases: dict[str, Lease] = field(default_factory=dict)
     crowded: list[str] = field(default_factory=list)
     """Leases for which it has no room any more, since it was reported smaller than what runs on it; they are on their
-    way out, and none of ``leases``."""
+    way out, and none of ``leases``. What they still hold of it is in no figure, so that it is closed until they have
+    left."""
     topology: tuple[str, ...] = ()
     """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 
@@ -267,6 +268,16 @@ class Node:
     def id(self) -> NodeId:
         """Its name and that of its cluster."""
         return NodeId(self.build.cluster, self.name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes anything new."""
+        return self.build.is_open and not self.crowded
+
+    @property
+    def build_now(self) -> Build:
+        """Its build, as one that is closed if it is: what its kind is of."""
+        return replace(self.build, is_open=False) if self.crowded else self.build
 
 
 @dataclass(slots=True, eq=False)
