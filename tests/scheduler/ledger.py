@@ -436,5 +436,6 @@ def milli_on(role: Role, shape: NodeShape) -> int:
     if not role.gpus:
         return 0
     if role.gpu_memory_bytes:
+        assert shape.gpu_memory_bytes, "a part by memory, of a GPU that does not say how much it has"
         return -(-role.gpu_memory_bytes * 1_000 // shape.gpu_memory_bytes)
     return MILLI_OF_PROFILE[role.mig_profile] if role.mig_profile else role.gpu_milli

@@ -402,7 +402,7 @@ MUTANTS: tuple[tuple[Callable[[Patch], None], str], ...] = (
     (levels_are_a_wish, r"requires one (rack|block|host), and is in"),
     (growth_forgets_levels, r"requires one (rack|block|host), and is in"),
     (slices_are_not_taken, r"slices of GPU \d+ \S+ ?are given twice|kept as|cut at once"),
-    (a_part_by_memory_counts_next_to_nothing, r"GPU \d+ of n\d+ is (given away as|taken as)"),
+    (a_part_by_memory_counts_next_to_nothing, r"is (given away as|taken as)|does not say how much"),
     (time_has_no_limits, r"is over its time and not revoked"),
     (patience_has_no_end, r"waits for longer than it would"),
     (room_is_not_given_back, r"node n\d+: kept as"),
