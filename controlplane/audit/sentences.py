@@ -11,7 +11,7 @@ from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
 from controlplane.domain.topology import Level
-from controlplane.domain.workloads import JobSpec, Role
+from controlplane.domain.workloads import GangTerms, JobSpec, Role
 from controlplane.scheduler.verdicts import Hold, OfferVerdict, QuotaStanding, RoleStanding, Watch
 
 _MEANING = {
@@ -88,11 +88,39 @@ def asks(spec: JobSpec) -> str:
         parts.append(f"estimated to run {span(spec.estimate_ms)}")
     if spec.wait_limit_ms is not None:
         parts.append(f"gives up after waiting {span(spec.wait_limit_ms)}")
+    if spec.time_limit_ms is not None:
+        parts.append(f"stopped after running {span(spec.time_limit_ms)}")
+    if spec.hold_ms is not None:
+        parts.append(f"to be running {span(spec.hold_ms)} after it was placed")
     if spec.labels:
         ordered = sorted(spec.labels.items(), key=lambda label: (not label[0].startswith("tidegate/"), label))
         more = [f"{len(ordered) - LABELS} more"] if len(ordered) > LABELS else []
         parts.append("labels " + ", ".join([f"{key}={value}" for key, value in ordered[:LABELS]] + more))
     return f"It asks for {'; '.join(parts)}."
+
+
+def given(terms: GangTerms) -> str:
+    """What the rules give a job in place of what it asked for."""
+    words = {
+        "min_members": "at least {} members",
+        "topology_required": "one {} for all of it",
+        "topology_preferred": "one {} if there is room",
+        "arrangement": "its members {}",
+        "max_attempts": "{} starts in all",
+        "wait_limit_ms": "{} to wait",
+        "start_by_ms": "until {} to start",
+        "hold_ms": "{} to come up once it is placed",
+        "time_limit_ms": "{} to run",
+        "grace_ms": "{} to stop",
+        "max_running": "{} jobs of its array at once",
+    }
+    told: list[str] = []
+    for name, words_of in words.items():
+        value = getattr(terms, name)
+        if value is not None:
+            shown = instant(value) if name == "start_by_ms" else span(value) if name.endswith("_ms") else value
+            told.append(words_of.format(LEVEL_NAMES.get(value, shown) if isinstance(value, Level) else shown))
+    return ", ".join(told) or "the terms that it asked for"
 
 
 def _asked_role(role: Role, *, named: bool) -> str:

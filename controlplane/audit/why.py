@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from controlplane.audit.folding import decide_again, decoded, fold, with_cores
 from controlplane.audit.rule_faults import RuleFault, RuleFaults
 from controlplane.audit.rulings import AskedBook, Ruling, rulings
-from controlplane.audit.sentences import amount, asks, tell, tell_offer
+from controlplane.audit.sentences import amount, asks, given, tell, tell_offer
 from controlplane.audit.spans import instant, span
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import (
@@ -28,6 +28,7 @@ from controlplane.domain.events import (
     LeasePhase,
     LeaseRevoked,
     LeaseShrunk,
+    TermsGiven,
     Ticked,
 )
 from controlplane.domain.ids import JobId, job_label
@@ -412,6 +413,8 @@ def _moments(event: Event, job: int) -> Iterator[tuple[str, str]]:
         case LeaseGranted():
             nodes = ", ".join(dict.fromkeys(member.node for member in event.members))
             yield "placed", f"placed on {nodes} (attempt {event.attempt}{_by(event.rule)})"
+        case TermsGiven():
+            yield "", f"the rules give it {given(event.terms)}{_by(event.rule)}"
         case LeaseGrown():
             nodes = ", ".join(dict.fromkeys(member.node for member in event.members))
             yield "", f"grew by {_members(event)} on {nodes}{_by(event.rule)}"

@@ -16,7 +16,7 @@ from controlplane.domain.model import Model
 from controlplane.domain.quantities import Amount, Millis, Name
 from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.domain.topology import DomainNames, Level
-from controlplane.domain.workloads import JobSpec, Labels, Role
+from controlplane.domain.workloads import GangTerms, JobSpec, Labels, Role
 
 
 class Author(StrEnum):
@@ -246,6 +246,18 @@ class JobRefused(Event):
     detail: str
     rule: str | None = None
     """``file:line`` of the rule that refused."""
+
+
+class TermsGiven(Event):
+    """The rules give a job that waits other terms than those that it asked for, or than it was given before."""
+
+    TYPE = "terms_given/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    terms: GangTerms
+    """All of them; a term that was given before and is not among them is again as the job asked."""
+    rule: str | None = None
+    """``file:line`` of the rule that gave them."""
 
 
 class Member(Model):
@@ -515,6 +527,7 @@ EVENTS: tuple[type[Event], ...] = (
     CapacityObserved,
     Ticked,
     JobRefused,
+    TermsGiven,
     LeaseGranted,
     LeaseGrown,
     LeaseShrunk,

@@ -20,21 +20,27 @@ from controlplane.domain.quantities import (
     Millis,
     Name,
 )
-from controlplane.domain.topology import TopologyRequest
+from controlplane.domain.topology import Arrangement, Level, TopologyRequest
 
 Labels = dict[Annotated[str, Field(min_length=1, max_length=253)], Annotated[str, Field(max_length=1_024)]]
 
 
 JobNumber = Annotated[int, Field(ge=1, le=MAX_AMOUNT, strict=True)]
+Members = Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)]
+Starts = Annotated[int, Field(ge=1, le=1_000, strict=True)]
+Duration = Annotated[int, Field(ge=1, le=MAX_MS, strict=True)]
+"""Milliseconds, at least one."""
+AtOnce = Annotated[int, Field(ge=1, le=MAX_MS, strict=True)]
+"""Jobs of an array."""
 
 
 class Role(Model):
     """Members of a gang that are alike. Amounts are per member."""
 
     name: Name = "main"
-    count: Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)] = 1
+    count: Members = 1
     """The most."""
-    min_count: Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)] | None = None
+    min_count: Members | None = None
     """The least with which the gang starts and goes on; ``None`` is ``count``. Between the two it grows as room
     appears, and shrinks before a gang is evicted."""
     cpu_milli: Amount = 0
@@ -111,21 +117,24 @@ class JobSpec(Model):
     """Give up when not started this long after submission; 0 means now or never, ``None`` means wait for ever."""
     start_by_ms: Millis | None = None
     """An instant of the log's clock from which on starting makes no sense: it gives up then, for good."""
-    time_limit_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
+    time_limit_ms: Duration | None = None
     """How long each start may hold its place; then it is stopped, and the job has failed."""
+    hold_ms: Duration | None = None
+    """How long each start may hold its place before its cluster says that it runs; then it is stopped, and that start
+    has failed."""
     after_ok: Annotated[tuple[JobNumber, ...], Field(max_length=1_000)] = ()
     """Jobs, by number, that must have finished before it may start; if one ends otherwise, it is refused."""
     after_any: Annotated[tuple[JobNumber, ...], Field(max_length=1_000)] = ()
     """Jobs, by number, that must be over before it may start, however they ended."""
     array: Name | None = None
     """Names jobs of one queue that belong together."""
-    max_running: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
+    max_running: AtOnce | None = None
     """It starts only while fewer jobs of its array hold a place."""
-    max_attempts: Annotated[int, Field(ge=1, le=1_000, strict=True)] = 3
+    max_attempts: Starts = 3
     """Starts in all, after failures and losses of nodes; being preempted does not count."""
     grace_ms: Millis = 30_000
     """Between the signal to stop (time for a checkpoint) and the end, when it is preempted or cancelled."""
-    checkpoint_every_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
+    checkpoint_every_ms: Duration | None = None
     """How often it saves its work by itself; ``None`` saves nothing until it ends."""
     topology: TopologyRequest | None = None
     """How close together the whole gang wants to be."""
@@ -165,3 +174,75 @@ class JobSpec(Model):
     def members(self) -> int:
         """The size of the gang, at most."""
         return sum(role.count for role in self.roles)
+
+
+class GangTerms(Model):
+    """Terms on which a gang waits, starts and goes on, as the rules give them. What is left out stays as it was asked.
+
+    They stand in place of what was asked, with two exceptions, in which nobody gets less than it asked for: the least
+    is never fewer members than the gang needs (nor more than it may have), and a required level never a wider one.
+    """
+
+    min_members: Members | None = None
+    """The least of the whole gang. What is beyond the least of its roles is given to them in the order as written."""
+    topology_required: Level | None = None
+    topology_preferred: Level | None = None
+    """Left out where the gang requires a level that is as narrow."""
+    arrangement: Arrangement | None = None
+    """For gangs that do not say."""
+    max_attempts: Starts | None = None
+    wait_limit_ms: Millis | None = None
+    start_by_ms: Millis | None = None
+    hold_ms: Duration | None = None
+    time_limit_ms: Duration | None = None
+    grace_ms: Millis | None = None
+    max_running: AtOnce | None = None
+    """For jobs of an array."""
+
+    def applied(self, asked: JobSpec) -> JobSpec:
+        """The job as if it had asked for these terms."""
+        given: dict[str, object] = {
+            name: value for name in _REPLACED if (value := getattr(self, name)) not in (None, getattr(asked, name))
+        }
+        if asked.array is not None and self.max_running not in (None, asked.max_running):
+            given["max_running"] = self.max_running
+        if self.min_members is not None and self.min_members > sum(role.least for role in asked.roles):
+            given["roles"] = _with_least(asked.roles, self.min_members)
+        topology = self._nearness(asked)
+        if topology != asked.topology:
+            given["topology"] = topology
+        return asked.model_copy(update=given) if given else asked
+
+    def new_to(self, asked: JobSpec) -> GangTerms:
+        """Those of the terms that are others than the job asks for."""
+        given = {name: value for name in GangTerms.model_fields if (value := getattr(self, name)) is not None}
+        new = {name: value for name, value in given.items() if GangTerms(**{name: value}).applied(asked) is not asked}
+        return self if len(new) == len(given) else GangTerms(**new)
+
+    def _nearness(self, asked: JobSpec) -> TopologyRequest | None:
+        """Of several members; one is always near itself."""
+        own = asked.topology
+        levels = [own.required if own is not None else None, self.topology_required]
+        required = max((level for level in levels if level is not None), key=lambda level: level.depth, default=None)
+        preferred = self.topology_preferred or (own.preferred if own is not None else None)
+        if preferred is not None and required is not None and preferred.depth <= required.depth:
+            preferred = None
+        arrangement = (own.arrangement if own is not None else None) or self.arrangement
+        if asked.members == 1 or (required is None and preferred is None and arrangement is None):
+            return own
+        return TopologyRequest(required=required, preferred=preferred, arrangement=arrangement)
+
+
+_REPLACED = ("max_attempts", "wait_limit_ms", "start_by_ms", "hold_ms", "time_limit_ms", "grace_ms")
+
+
+def _with_least(roles: tuple[Role, ...], least: int) -> tuple[Role, ...]:
+    """The roles with so many members at least, all of them together; as many as they may have, if that is fewer."""
+    missing = least - sum(role.least for role in roles)
+    raised: list[Role] = []
+    for role in roles:
+        more = min(max(0, missing), role.count - role.least)
+        missing -= more
+        needed = role.least + more
+        raised.append(role.model_copy(update={"min_count": needed if needed < role.count else None}) if more else role)
+    return tuple(raised)

@@ -30,8 +30,9 @@ from controlplane.policy.engine import NO_PROGRAM, Base, CelExprPython, Checker,
 from controlplane.policy.problems import Problem, Severity, snippet, suggestion
 from controlplane.policy.reads import Read, Reading, reading
 from controlplane.policy.restrictions import Bound, findings
+from controlplane.policy.terms import WrongTerms, terms_of
 from controlplane.policy.tree import Tree, read_tree
-from controlplane.policy.vocabulary import PARAMS, RECORDS, VARIABLES, CelType, Point
+from controlplane.policy.vocabulary import PARAMS, RECORDS, VARIABLES, Answer, CelType, Point
 
 # --- environments ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +205,9 @@ class PolicyCompiler:
         return CompiledMatch(condition, output, rule, explanation, document.at)
 
     def _refuse_wrong_output(self, source: Expression, output: CompiledExpression) -> None:
+        if self.point.answer is Answer.PARTS:
+            self._refuse_wrong_parts(source, output.tree)
+            return
         wanted = self.point.answer.output
         fits = {wanted, f"optional_type<{wanted}>", "optional_type<dyn>"} if self.point.answer.is_optional else {wanted}
         is_empty_list = output.tree.kind == "list" and not output.tree.children
@@ -211,6 +215,38 @@ class PolicyCompiler:
             return
         message = f"the point '{self.point.name}' is answered with {_WANTED[wanted]}, but this is of type {output.type}"
         self._say(source.locate(0), message, "wrong-output")
+
+    def _refuse_wrong_parts(self, source: Expression, tree: Tree) -> None:
+        """A map is written out with its keys, so that each is known, once, and of its type."""
+        known = [part.name for part in self.point.parts]
+        if tree.kind != "struct" or tree.name:
+            message = (
+                f"the point '{self.point.name}' is answered with a map written out, such as {{'{known[0]}': ...}}; "
+                "give each case a match of its own"
+            )
+            self._say(source.locate(tree.offset if tree.kind == "struct" else 0), message, "wrong-output")
+            return
+        seen: set[object] = set()
+        for key, value in zip(tree.children[::2], tree.children[1::2], strict=True):
+            part = self.point.part(key.constant) if isinstance(key.constant, str) else None
+            if part is None:
+                name = key.constant if isinstance(key.constant, str) else "something worked out"
+                message = f"the answer of '{self.point.name}' has no '{name}'{suggestion(str(name), known)}"
+                self._say(source.locate(key.offset), f"{message} (it has {', '.join(known)})", "wrong-output")
+            elif part.name in seen:
+                self._say(source.locate(key.offset), f"'{part.name}' stands here twice", "wrong-output")
+            elif value.type != part.type:
+                message = f"'{part.name}' is {_WANTED[part.type]}, but this is of type {value.type}"
+                self._say(source.locate(value.offset), message, "wrong-output")
+            elif value.kind == "const":
+                self._refuse_wrong_term(source, part.name, value)
+            seen.add(key.constant)
+
+    def _refuse_wrong_term(self, source: Expression, name: str, value: Tree) -> None:
+        try:
+            terms_of({name: value.constant})
+        except WrongTerms as wrong:
+            self._say(source.locate(value.offset), str(wrong), "wrong-output")
 
     def _refuse_unreachable(self, rule: CompiledRule) -> None:
         conditions: dict[str, int] = {}

@@ -83,8 +83,14 @@ def _point(point: Point) -> str:
             f"Asked {point.asked}. Answer: `{point.answer}`: {point.meaning}.\n",
             f"Without a rule: {point.silent}. If the rule errs: {point.closed}.\n",
             _table(["variable", "type", "meaning"], rows),
+            *_parts(point),
         ]
     )
+
+
+def _parts(point: Point) -> list[str]:
+    rows = [[f"`{part.name}`", f"`{part.type}`", part.unit, part.meaning] for part in point.parts]
+    return [_table(["key of the answer", "type", "unit", "meaning"], rows)] if rows else []
 
 
 def _kind(variable: Variable) -> str:

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from operator import add, attrgetter, mul, sub
 from typing import Generic, TypeVar
 
+from controlplane.domain.workloads import GangTerms
 from controlplane.policy.compiled import CompiledPolicy
 from controlplane.policy.documents import Place
 from controlplane.policy.engine import Engine, Fault, Program, Value, fault_of
 from controlplane.policy.evaluation import Evaluation, Observer, Outcome
 from controlplane.policy.reads import Read, widest
+from controlplane.policy.terms import WrongTerms, terms_of
 from controlplane.policy.tree import Tree
 from controlplane.policy.vocabulary import BY_NAME, PARAMS, CelType, Point
 from controlplane.policy.vocabulary import Answer as PointAnswer
@@ -519,7 +521,7 @@ def _of_argument(position: int, name: str | None) -> Term:
 
 
 class _NoAnswer(Exception):
-    """The value is none that the point understands: the rule gave no answer."""
+    """The value is none that the point understands: the rule gave no answer. Its text, if any, says what is wrong."""
 
 
 def _optional_text(value: Value) -> str | None:
@@ -546,6 +548,15 @@ def _depth(value: Value) -> int:
     return max(0, value)
 
 
+def _terms(value: Value) -> GangTerms:
+    if not isinstance(value, dict):
+        raise _NoAnswer
+    try:
+        return terms_of(dict(value.items()))
+    except WrongTerms as wrong:
+        raise _NoAnswer(str(wrong)) from wrong
+
+
 def _bool(value: Value) -> bool:
     if not isinstance(value, bool):
         raise _NoAnswer
@@ -568,8 +579,8 @@ def _answer_of(name: str, shape: Callable[[Value], T], closed: Callable[[str], T
         if outcome.fault is None:
             try:
                 return Answer(shape(outcome.value), where)
-            except _NoAnswer:
-                pass
+            except _NoAnswer as reason:
+                kind = str(reason) or kind
         fault = f"{where or name}: the rule failed, so {so}: {kind}"
         return Answer(closed(fault), where, fault)
 
@@ -579,6 +590,7 @@ def _answer_of(name: str, shape: Callable[[Value], T], closed: Callable[[str], T
 # --- the port --------------------------------------------------------------------------------------------------------
 
 _ADMITS: Answer[str | None] = Answer(None)
+_AS_ASKED: Answer[GangTerms] = Answer(GangTerms())
 _ELIGIBLE: Answer[bool] = Answer(True)
 _INDIFFERENT: Answer[int] = Answer(0)
 _STAYS: Answer[int | None] = Answer(None)
@@ -622,6 +634,7 @@ class BundleRules:
         self._queue_order = bound("ordering.queue", _ints, lambda _: (LAST,))
         self._job_order = bound("ordering.job", _ints, lambda _: (LAST,))
         self._backfill_order = bound("ordering.backfill", _ints, lambda _: (LAST,))
+        self._gang = bound("gang", _terms, lambda _: GangTerms())
         self._eligibility = bound("eligibility", _bool, lambda _: False)
         self._scoring = bound("scoring", _score, lambda _: WORST_SCORE)
         self._quota = bound("quota", _bool, lambda _: False)
@@ -660,6 +673,14 @@ class BundleRules:
         return self._reads.get("admission", frozenset())
 
     @property
+    def may_give_terms(self) -> bool:
+        return self._gang is not None
+
+    @property
+    def gang_reads(self) -> frozenset[str]:
+        return self._reads.get("gang", frozenset())
+
+    @property
     def eligibility_reads(self) -> frozenset[str]:
         return self._reads.get("eligibility", frozenset())
 
@@ -690,6 +711,10 @@ class BundleRules:
     def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         ask = self._backfill_order
         return ask((job, queue, now_ms)) if ask is not None else self.job_order(job, queue, now_ms)
+
+    def gang(self, job: JobFacts, queue: QueueFacts, home: HomeFacts | None, now_ms: int) -> Answer[GangTerms]:
+        ask = self._gang
+        return ask((job, queue, home, now_ms)) if ask is not None else _AS_ASKED
 
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         ask = self._eligibility

@@ -283,6 +283,8 @@ def _same(got: Value, expected: Value) -> bool:
     """Equal in value and in type: 1 is not 1.0, true is not 1."""
     if isinstance(got, list) and isinstance(expected, list):
         return len(got) == len(expected) and all(_same(a, b) for a, b in zip(got, expected, strict=True))
+    if isinstance(got, dict) and isinstance(expected, dict):
+        return got.keys() == expected.keys() and all(_same(value, expected[key]) for key, value in got.items())
     return type(got) is type(expected) and got == expected
 
 

@@ -76,6 +76,8 @@ class Answer(StrEnum):
     STRINGS = "list<string>"
     OPTIONAL_INT = "optional<int>"
     OPTIONAL_STRING = "optional<string>"
+    PARTS = "map"
+    """A map written out, of the parts that the point names."""
 
     @property
     def is_optional(self) -> bool:
@@ -102,6 +104,12 @@ class Point:
     """What happens when the bundle has no rule for the point."""
     closed: str
     """What happens when the rule errs."""
+    parts: tuple[Field, ...] = ()
+    """Of a map: what it may hold; each may be left out."""
+
+    def part(self, name: str) -> Field | None:
+        """The part of that name."""
+        return next((part for part in self.parts if part.name == name), None)
 
     def variable(self, name: str) -> Variable | None:
         """The variable of that name."""
@@ -120,7 +128,7 @@ JOB = Record(
         Field("user", _S, "", "who submitted it"),
         Field("priority", _I, "", "what the submitter asked for; higher is more urgent"),
         Field("labels", CelType.LABELS, "", "labels of the job, key to value"),
-        Field("members", _I, "members", "the size of the gang, all roles together"),
+        Field("members", _I, "members", "the size of the gang, all roles together; of an elastic gang the least"),
         Field("gpus_milli", _I, "milli-GPU", "GPUs of the whole gang"),
         Field("cpu_milli", _I, "milli-CPU", "CPUs of the whole gang"),
         Field("memory_bytes", _I, "bytes", "memory of the whole gang"),
@@ -139,6 +147,14 @@ JOB = Record(
             "topology_required", _S, "", "level in one domain of which all its members must be: 'rack'", optional=True
         ),
         Field("topology_preferred", _S, "", "level in one domain of which they would rather be", optional=True),
+        Field("members_most", _I, "members", "the most members that it may have; above `members` if it is elastic"),
+        Field("max_attempts", _I, "attempts", "starts that it may have in all, evictions aside"),
+        Field("grace_ms", _I, "ms", "from the signal to stop to the end"),
+        Field("hold_ms", _I, "ms", "how long a start may take before its cluster says that it runs", optional=True),
+        Field("start_by_ms", _I, "ms since the epoch", "from when on starting makes no sense", optional=True),
+        Field("time_limit_ms", _I, "ms", "how long each start may hold its place", optional=True),
+        Field("array", _S, "", "the array that it belongs to", optional=True),
+        Field("max_running", _I, "jobs", "jobs of its array that may hold a place at once", optional=True),
     ),
 )
 
@@ -352,6 +368,28 @@ NOW = Variable("now", None, "the instant of the decision, in ms since the epoch"
 _JOB = Variable("job", JOB, "the job")
 _ROLE = Variable("role", ROLE, "the role of the job that needs a place")
 
+TERMS = (
+    Field(
+        "min_members",
+        _I,
+        "members",
+        "the least with which it starts and goes on; never fewer than it needs, nor more than it may have",
+    ),
+    Field(
+        "topology_required", _S, "", "level in one domain of which all its members must be; never wider than it asks"
+    ),
+    Field("topology_preferred", _S, "", "level in one domain of which they would rather be"),
+    Field("arrangement", _S, "", "'packed' or 'balanced', for gangs that do not say"),
+    Field("max_attempts", _I, "attempts", "starts in all, evictions aside; 1 to 1000"),
+    Field("wait_limit_ms", _I, "ms", "how long after submission it gives up waiting; 0 is now or never"),
+    Field("start_by_ms", _I, "ms since the epoch", "from when on starting makes no sense: it gives up then, for good"),
+    Field("hold_ms", _I, "ms", "how long each start may hold its place before its cluster says that it runs"),
+    Field("time_limit_ms", _I, "ms", "how long each start may hold its place"),
+    Field("grace_ms", _I, "ms", "from the signal to stop to the end"),
+    Field("max_running", _I, "jobs", "how many jobs of its array may hold a place at once; for jobs of an array"),
+)
+"""What `gang` answers with; bounds and meaning are those of :class:`~controlplane.domain.workloads.GangTerms`."""
+
 POINTS: tuple[Point, ...] = (
     Point(
         "admission",
@@ -389,6 +427,23 @@ POINTS: tuple[Point, ...] = (
         "has this point or `overtaking`, who holds a reservation stays chosen: it is tried first, whoever came since",
         "backfill goes in the order of the jobs",
         "the job goes last",
+    ),
+    Point(
+        "gang",
+        "per kind of job when it is admitted; if the rule reads `now`, again each minute for every job that waits",
+        (
+            Variable("job", JOB, "the job as it was submitted"),
+            Variable("queue", QUEUE, "the queue of the job"),
+            Variable("home", HOME, "all clusters of site 'home' together"),
+            NOW,
+        ),
+        Answer.PARTS,
+        "the terms on which the gang waits, starts and goes on, in place of those that it asked for; what is left out "
+        "stays as it was asked. The map is written out, such as `{'max_attempts': 3}`; a match for each case chooses "
+        "between several. What a job was given it keeps while it holds a place, and when the policy changes",
+        "gangs have the terms that they ask for",
+        "the submission is refused (a job that waits keeps its terms)",
+        TERMS,
     ),
     Point(
         "eligibility",

@@ -20,6 +20,7 @@ from controlplane.domain.events import (
     LeaseRevoked,
     LeaseShrunk,
     NodeObserved,
+    TermsGiven,
     Ticked,
 )
 from controlplane.eventlog.port import Entry
@@ -45,7 +46,7 @@ def correlation_of(event: Event) -> str:
             return ""
         case LeaseObserved() | LeaseRevoked() | LeaseGrown() | LeaseShrunk():
             return event.lease.partition(".")[0]
-        case LeaseGranted() | JobEnded() | JobRequeued() | JobRefused() | JobCancelRequested():
+        case LeaseGranted() | JobEnded() | JobRequeued() | JobRefused() | JobCancelRequested() | TermsGiven():
             return f"j{event.job}"
         case CapacityRequested() | CapacityReleased() | CapacityObserved():
             return event.request

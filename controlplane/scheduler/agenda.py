@@ -18,6 +18,7 @@ import numpy as np
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.ids import NodeId
 from controlplane.domain.reasons import Reason
+from controlplane.domain.workloads import GangTerms
 from controlplane.scheduler.facts import JobFacts, QueueFacts
 from controlplane.scheduler.needs import Column, Need, NodeColumn, is_steady
 from controlplane.scheduler.occupants import Occupant, occupant_of
@@ -132,11 +133,20 @@ class Agenda:
             path == "now" or path.startswith("queue.") for path in rules.admission_reads
         )
         self._admissions: dict[int, Answer[str | None]] = {}
+        self.terms: dict[int, Answer[GangTerms]] = {}
+        """By class: what the rules give it, where all of the class share it."""
+        self.as_they_ask: set[int] = set()
+        """Those of them to which that is nothing new; asked for membership only."""
+        self.terms_are_shared = not _per_job(rules.gang_reads) and not any(
+            path == "now" or path.startswith(("queue.", "home.")) for path in rules.gang_reads
+        )
         self._eligibility_is_shared = not _per_job(rules.eligibility_reads)
         self._node_reads = sorted(rules.eligibility_reads | rules.scoring_reads)
         self._eligibility_is_steady = is_steady(rules.eligibility_reads)
         self.outlooks: dict[tuple[Need, ...], Reason] = {}
         """Why a gang does not fit, for the present set of nodes."""
+        self.flavors: dict[Need, dict[str, tuple[str, ...]]] = {}
+        """By cluster: the flavors whose empty nodes hold a member, for the present set of nodes."""
         self.offer_sizes: dict[tuple[tuple[Need, ...], str, str], int | None] = {}
         """(needs, cluster, offer) -> nodes that hold the gang."""
         self._occupants: dict[str, Occupant] = {}
@@ -175,6 +185,7 @@ class Agenda:
         there = (node for node in state.nodes.values() if node.state is not NodeState.LOST)
         self.nodes = sorted(there, key=lambda node: (node.name, node.build.cluster))
         self.outlooks.clear()
+        self.flavors.clear()
         self.names = [node.name for node in self.nodes]
         self.clusters = sorted({node.build.cluster for node in self.nodes})
         self._occupants.clear()
@@ -203,6 +214,7 @@ class Agenda:
         self._needs.clear()
         self._class_needs.clear()
         self.outlooks.clear()
+        self.flavors.clear()
         self.offer_sizes.clear()
         self._occupants.clear()
         self._domains = None

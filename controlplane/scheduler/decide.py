@@ -4,7 +4,7 @@ The mapping is from (state at a tick, rules) to a list of decided events, and to
 was, and folding the decisions is what changes it. The cycle is a numbered procedure:
 
 1. What the clock and the agents ended: cancelled, returned and stranded work, rent past its deadline.
-2. Admission of new submissions.
+2. Admission of new submissions, and the terms on which they wait.
 3. Shares in the queue tree; the order of jobs in their queues.
 4. Repeatedly the next queue and its next job, by the ordering rules, ending in the id: first the jobs for which rented
    nodes have arrived, then everybody.
@@ -13,7 +13,8 @@ was, and folding the decisions is what changes it. The cycle is a numbered proce
 7. Else a reservation for it, and backfill behind it.
 8. Burst: offers for what still waits; elastic gangs grow into what nobody who waits could take; rent that stands idle
    is given back.
-9. Jobs that give up waiting; what waits, and why; the cycle's own record with the digest over its decisions.
+9. Jobs that give up waiting; what waits, and why; terms that change with the time; the cycle's own record with the
+   digest over its decisions.
 
 Where this departs from the picture: a job whose group was refused is not asked again until something was freed, so a
 rule about ``now`` in ``scoring`` or ``eligibility`` is not re-asked by the passing of time alone.
@@ -54,6 +55,7 @@ from controlplane.domain.mig import gpus_of, slices_of
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE, FIRST_CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Kept, agenda_for
+from controlplane.scheduler.answers import FirstAnswers, ceiling_refusal
 from controlplane.scheduler.burst import REASK_MS, Burst
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.elastic import WAITS_FOR_ROOM, Growth, growing_lease, growing_newcomer
@@ -69,6 +71,7 @@ from controlplane.scheduler.quota import QueueNode, available_nominal
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
+from controlplane.scheduler.terms import Terms
 from controlplane.scheduler.turns import Turns
 from controlplane.scheduler.verdicts import Hold, Refusal, Watch
 
@@ -81,7 +84,9 @@ _BLOCKED = (Reason.QUOTA, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY)
 """What a job waits for that can be freed; rules may keep others from passing it meanwhile."""
 TIME_LIMIT = "time-limit"
 """Cause of a revocation: the job held its place for as long as it may."""
-_WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.ARRAY_FULL, Reason.QUOTA, Reason.BEHIND_HEAD)
+NOT_RUNNING = "not-running"
+"""Cause of a revocation: its cluster has not said that it runs for as long as it may hold its place without."""
+_WITHOUT_TALLY = (Reason.QUEUE_HELD, Reason.DEPENDENCY, Reason.ARRAY_FULL, Reason.QUOTA, Reason.BEHIND_HEAD)
 """Reasons for which no nodes were looked at."""
 
 
@@ -117,6 +122,7 @@ def decide(state: State, rules: Rules, watched_job: int | None = None, core: str
     cycle.release_rent()
     cycle.give_up()
     cycle.record_waiting()
+    cycle.give_terms_again()
     cycle.account()
     return Cycle(cycle.close(), cycle.watch)
 
@@ -132,9 +138,11 @@ class _Cycle:
         self._draft = Draft(state, self._agenda)
         self._packer = Packer(state, self._agenda, self._draft)
         self._outlook = Outlook(state, self._agenda)
+        self._answers = FirstAnswers(state, self._agenda, self._draft, self._outlook)
         self._decisions: list[Decision] = []
         self._digest = hashlib.sha256()
         self._refused: list[tuple[Group, Refusal]] = []
+        self._terms = Terms(state, rules, self._agenda, self._draft)
         self._reask_ms: int | None = None
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
         self._reservations = Reservations(state, self._agenda, self._draft, self._packer)
@@ -217,10 +225,11 @@ class _Cycle:
             for lease in state.leases.values():
                 if name in lease.requests:
                     self._revoke(lease, "deadline")
-        for at_ms, name in state.time_limits:
-            if at_ms > state.now_ms:
-                break
-            self._revoke(state.leases[name], TIME_LIMIT)
+        for limits, cause in ((state.time_limits, TIME_LIMIT), (state.holds, NOT_RUNNING)):
+            for at_ms, name in limits:
+                if at_ms > state.now_ms:
+                    break
+                self._revoke(state.leases[name], cause)
 
     def report_promises(self) -> None:
         """Quota that is promised beyond what there is: when it becomes so, and whenever the amounts change."""
@@ -231,11 +240,14 @@ class _Cycle:
     # --- 2 -----------------------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """Turn away what must not enter; everything else waits."""
+        """Turn away what must not enter; everything else waits, on the terms that the rules give it."""
+        as_they_ask = self._terms.as_they_ask
         for job in self._state.arrivals:
             if job.id in self._draft.gone or job.phase is not Phase.SUBMITTED:
                 continue
             refusal = self._admission(job)
+            if refusal is None and (job.asked is not None or job.cls.index not in as_they_ask):
+                refusal = self._give_terms(job)
             if refusal is not None:
                 reason, detail, rule = refusal
                 self._emit(JobRefused(job=job.id, reason=int(reason), detail=detail, rule=rule))
@@ -255,6 +267,15 @@ class _Cycle:
             return Reason.REFUSED_BY_POLICY, answer.value, answer.rule
         return None
 
+    def _give_terms(self, job: Job) -> tuple[Reason, str, str | None] | None:
+        given = self._terms.at_admission(job, self._queue(job))
+        if given.fault is not None:
+            self._agenda.faults[given.fault] = None
+            return Reason.RULE_FAILED, given.fault, given.rule
+        if given.event is not None:
+            self._emit(given.event)
+        return None
+
     def _homeless(self, job: Job) -> str | None:
         """Why the job's queue takes no jobs, if it is none or has become a cohort."""
         name = job.cls.spec.queue
@@ -269,26 +290,38 @@ class _Cycle:
     # --- 3 -----------------------------------------------------------------------------------------------------------
 
     def keep_promises(self) -> None:
-        """Grant what was promised and is free now, hold what is not, and let go of what cannot be kept."""
+        """Grant what was promised and is free now, hold what is not, and let go of what cannot be kept. Quota that is
+        still used by those in the way of another promise is not free either."""
+        kept: list[tuple[Promise, Job, Occupant, bool]] = []
         for promise in self._state.promises.values():
             job = self._state.jobs[promise.job]
             if job.id in self._draft.gone:
                 continue
             rows = [self._agenda.rows.get(seat.node, -1) for seat in promise.seats]
-            is_there = all(row >= 0 and self._agenda.nodes[row].build.is_open for row in rows)
+            is_there = all(row >= 0 and self._agenda.nodes[row].is_open for row in rows)
             victims = [self._state.leases[name] for name in promise.victims if name in self._state.leases]
             seats = [(row, seat.ask, seat.gpus, seat.flavor) for row, seat in zip(rows, promise.seats, strict=True)]
-            queue = self._queue(job)
-            promised = Occupant(queue, tuple(seats))
+            promised = Occupant(self._queue(job), tuple(seats))
             occupants = [self._preemption.occupant(lease) for lease in victims] + self._still_leaving(promise)
-            if not is_there or (not occupants and not self._draft.has_room(promised)):
-                self._emit(PromiseReleased(job=job.id, cause="room-gone"))
-            elif occupants:
-                self._draft.promise(queue, seats, occupants)
-                self._draft.count_in_array(job)
-                self._promised.add(job.id)
+            if occupants and is_there:
+                self._hold(job, promised, occupants)
             else:
-                self._grant_promised(job, queue, promise, promised)
+                kept.append((promise, job, promised, is_there))
+        for promise, job, promised, is_there in kept:
+            if not is_there or not self._draft.has_room(promised):
+                self._emit(PromiseReleased(job=job.id, cause="room-gone"))
+            elif not self._draft.has_quota(promised):
+                self._emit(PromiseReleased(job=job.id, cause="quota-gone"))
+            elif not self._draft.has_quota(promised, is_standing=True):
+                self._hold(job, promised, [])
+            else:
+                self._grant_promised(job, promised.queue, promise, promised)
+
+    def _hold(self, job: Job, promised: Occupant, occupants: list[Occupant]) -> None:
+        """Room that is promised stays kept."""
+        self._draft.promise(promised.queue, promised.seats, occupants)
+        self._draft.count_in_array(job)
+        self._promised.add(job.id)
 
     def _still_leaving(self, promise: Promise) -> list[Occupant]:
         """Members that leave for a promise and are still there, lease by lease."""
@@ -567,11 +600,10 @@ class _Cycle:
         if not queue.limited:
             return None
         asked = dict(job.cls.resources if more is None else more)
+        ceiling = ceiling_refusal(queue, asked.items())
+        if ceiling is not None:
+            return ceiling
         keys = [key for key in queue.limited if key[0] == "any" and key[1] in asked]
-        for key in keys:
-            if queue.cells[key].potential < asked[key[1]]:
-                short = asked[key[1]] - queue.cells[key].potential
-                return Refusal(Reason.EXCEEDS_QUOTA_CEILING, {key[1]: short})
         for key in keys:
             left = self._draft.available(queue, key)
             if left < asked[key[1]]:
@@ -718,9 +750,9 @@ class _Cycle:
                 reasons = dict(self._refused)
             group = self._agenda.group_of(state, job)
             refusal = reasons.get(group) if group is not None else None
-            reason = refusal.reason if refusal is not None else None
-            reason = Reason.PROVISIONING if id_ in self._renting else reason
-            reason = Reason.DEPENDENCY if job.waits_for else reason
+            refusal = Refusal(Reason.PROVISIONING) if id_ in self._renting else refusal
+            refusal = Refusal(Reason.DEPENDENCY) if job.waits_for else refusal
+            reason = self._told(job, refusal).reason if refusal is not None else None
             self._emit(JobEnded(job=id_, outcome="expired", reason=int(reason) if reason is not None else None))
             self._draft.leave(self._queue(job), job, False)
 
@@ -731,17 +763,21 @@ class _Cycle:
             others = {job.id for part in apart.get(group.cls.index, ()) for job in part}
             renting = [job for job in apart.get(group.cls.index, ([], []))[1] if self._agenda.is_in(group, job)]
             if renting:
-                self._record_part(group, renting[0], len(renting), Refusal(Reason.PROVISIONING))
+                self._record_part(group.queue, renting[0], len(renting), Refusal(Reason.PROVISIONING))
             left = (e for e in group.live() if e.id not in self._draft.gone and e.id not in others)
             head = next(left, None)
             if head is not None:
-                self._record_part(group, head.job, 1 + self._count_behind(group, left, len(others)), refusal)
+                told = self._told(head.job, refusal)
+                self._record_part(group.queue, head.job, 1 + self._count_behind(group, left, len(others)), told)
         self._record_dependents()
         promised = sum(len(part[0]) for part in apart.values())
         if promised:
             self._waiting[Reason.ROOM_PROMISED.slug] = promised
         if self._requeued:
             self._waiting["requeued"] = self._requeued
+
+    def _told(self, job: Job, met: Refusal) -> Refusal:
+        return self._answers.of(job, self._queue(job), met)
 
     def _record_dependents(self) -> None:
         """Jobs that are in nobody's line, since they wait for others to end; alike ones together."""
@@ -751,12 +787,8 @@ class _Cycle:
             if job is not None and id_ not in self._draft.gone:
                 by_class.setdefault(job.cls.index, []).append(job)
         for jobs in by_class.values():
-            slug = Reason.DEPENDENCY.slug
-            self._waiting[slug] = self._waiting.get(slug, 0) + len(jobs)
             head = jobs[0]
-            if head.recorded_reason != Reason.DEPENDENCY:
-                queue, reason = head.cls.spec.queue, int(Reason.DEPENDENCY)
-                self._emit(JobsWaiting(queue=queue, head=head.id, count=len(jobs), reason=reason))
+            self._record_part(self._queue(head), head, len(jobs), self._told(head, Refusal(Reason.DEPENDENCY)))
 
     def _count_behind(self, group: Group, left: Iterator[Entry], apart: int) -> int:
         """How many jobs wait behind the first of a group; not by counting them, where all of their class are here."""
@@ -775,19 +807,19 @@ class _Cycle:
             (promised if id_ in self._promised else renting).append(job)
         return apart
 
-    def _record_part(self, group: Group, head: Job, count: int, refusal: Refusal) -> None:
+    def _record_part(self, queue: QueueNode, head: Job, count: int, refusal: Refusal) -> None:
         slug = refusal.reason.slug
         self._waiting[slug] = self._waiting.get(slug, 0) + count
         if head.recorded_reason != refusal.reason:
-            self._emit(self._jobs_waiting(group, head, count, refusal))
+            self._emit(self._jobs_waiting(queue, head, count, refusal))
 
-    def _jobs_waiting(self, group: Group, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
+    def _jobs_waiting(self, queue: QueueNode, head: Job, count: int, refusal: Refusal) -> JobsWaiting:
         refused: Tally | None = None
         if refusal.reason >= Reason.NO_NODE_OF_MODEL and refusal.reason not in _WITHOUT_TALLY:
             need = self._agenda.needs_of(self._state, head)[0]
             refused = tally(need, self._state.kinds, self._draft.column.kinds, self._agenda.faults)
         return JobsWaiting(
-            queue=group.queue.name,
+            queue=queue.name,
             head=head.id,
             count=count,
             reason=int(refusal.reason),
@@ -796,6 +828,16 @@ class _Cycle:
             rule=refusal.rule,
             topology=refusal.topology,
         )
+
+    def give_terms_again(self) -> None:
+        """Terms that follow the time, for those who still wait."""
+        for given in self._terms.again(self._promised | self._renting):
+            if given.fault is not None:
+                self._agenda.faults[given.fault] = None
+            if given.event is not None:
+                self._emit(given.event)
+        if (reask_ms := self._terms.reask_ms) is not None:
+            self._ask_again(reask_ms)
 
     def account(self) -> None:
         """Fill in what is said of a watched job."""
@@ -806,11 +848,12 @@ class _Cycle:
             return
         group = self._agenda.group_of(self._state, job)
         self.watch.after = list(job.waits_for)
-        self.watch.refusal = (
+        met = (
             Refusal(Reason.DEPENDENCY)
             if job.waits_for
             else next((refusal for of, refusal in self._refused if of is group), None)
         )
+        self.watch.refusal = self._told(job, met) if met is not None else None
         granted = (d.event for d in self._decisions if isinstance(d.event, LeaseGranted))
         self.watch.is_granted = any(event.job == job.id for event in granted)
         names = self._agenda.names
@@ -849,6 +892,7 @@ class _Cycle:
             faults=faults,
         )
         self._draft.undo()
+        self._terms.undo()
         return (*self._decisions, Decision(record, encode(record)))
 
 

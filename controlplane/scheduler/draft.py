@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controlplane.domain.events import Member
-from controlplane.domain.mig import gpus_of, slices_of
+from controlplane.domain.mig import gpu_of, gpus_of, slices_of
 from controlplane.domain.quantities import MAX_AMOUNT, ceil_div, share_ppb
+from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.facts import HomeFacts, QueueFacts
-from controlplane.scheduler.kinds import KindTable, can_sit
+from controlplane.scheduler.kinds import Build, KindTable, can_sit, slices_taken
 from controlplane.scheduler.needs import Need
 from controlplane.scheduler.occupants import Occupant, SeatAt
 from controlplane.scheduler.quota import Charged, Key, QueueNode, available, borrowed, charge
@@ -143,6 +144,27 @@ class Draft:
             free[row] = self._kinds.take(id_, ask.amounts, gpus)
         return True
 
+    def is_quota_coming(self, queue: QueueNode, asked: Iterable[tuple[str, int]]) -> bool:
+        """Whether the queue lacks quota for so much only as long as those in the way of promises are still there."""
+        if self._standing is None:
+            return False
+        keys = [((ANY_FLAVOR, resource), amount) for resource, amount in asked]
+        keys = [(key, amount) for key, amount in keys if key in queue.limited]
+        return all(available(queue, key, self.charged) >= amount for key, amount in keys) and any(
+            available(queue, key, self._standing) < amount for key, amount in keys
+        )
+
+    def has_quota(self, occupant: Occupant, *, is_standing: bool = False) -> bool:
+        """Whether the queue has quota for the occupant besides what is there: with those in the way of promises gone
+        and the jobs in their place, or, ``is_standing``, with them still there."""
+        charged = self._standing if is_standing and self._standing is not None else self.charged
+        asked: dict[Key, int] = {}
+        for _, ask, _, flavor in occupant.seats:
+            amounts = dict(ask.resources)
+            for resource, key in self._state.keys_charged(occupant.queue, flavor):
+                asked[key] = asked.get(key, 0) + amounts.get(resource, 0)
+        return all(not amount or available(occupant.queue, key, charged) >= amount for key, amount in asked.items())
+
     def promise(self, queue: QueueNode, seats: Sequence[SeatAt], in_the_way: Sequence[Occupant]) -> None:
         """Hold room for a gang whose victims have not all left: in the books as it will be, on the nodes what the gang
         needs beyond what the victims still occupy."""
@@ -153,10 +175,11 @@ class Draft:
                 self._use(occupant.queue, flavor, ask, -1, is_promised=True)
         for _, ask, _, flavor in seats:
             self._use(queue, flavor, ask, 1, is_promised=True)
-        needed, occupied = _by_row(seats), _by_row([seat for o in in_the_way for seat in o.seats])
-        for row, need in needed.items():
+        there = [seat for occupant in in_the_way for seat in occupant.seats]
+        for row in dict.fromkeys(seat[0] for seat in seats):
             if row >= 0:
-                self._put(row, _held(self._kinds, self.column[row], need, occupied.get(row)))
+                needed, occupied = [[at for at in all_ if at[0] == row] for all_ in (seats, there)]
+                self._put(row, _held(self._kinds, self.column[row], needed, occupied))
 
     def leave(self, queue: QueueNode, job: Job, is_placed: bool) -> None:
         """The job no longer waits; if placed, it counts as running."""
@@ -232,42 +255,39 @@ class _Load:
         self.cpu = 0
         self.memory = 0
         self.gpus: dict[int, int] = {}
+        """By GPU, in milli-GPU."""
+        self.slices: dict[int, int] = {}
+        """By GPU: the mask of its slices, where it may be cut."""
         self.other: dict[str, int] = {}
 
-    def add(self, ask: Ask, gpus: tuple[int, ...]) -> None:
+    def add(self, build: Build, ask: Ask, gpus: tuple[int, ...]) -> None:
         self.cpu += ask.amounts.cpu_milli
         self.memory += ask.amounts.memory_bytes
-        for index in gpus:
+        for spot in gpus:
+            index = gpu_of(spot)
             self.gpus[index] = self.gpus.get(index, 0) + ask.amounts.gpu_milli
+            if build.mig_geometry:
+                self.slices[index] = self.slices.get(index, 0) | slices_taken(build, ask.amounts, spot)
         for name, amount in ask.amounts.other:
             self.other[name] = self.other.get(name, 0) + amount
 
 
-def _by_row(seats: Sequence[SeatAt]) -> dict[int, _Load]:
-    loads: dict[int, _Load] = {}
-    for row, ask, gpus, _ in seats:
-        loads.setdefault(row, _Load()).add(ask, gpus)
-    return loads
-
-
-def _held(kinds: KindTable, id_: int, need: _Load, occupied: _Load | None) -> int:
-    """The kind that is left of a node when what is needed, less what is occupied still, is taken from what is free."""
-    there = occupied or _Load()
+def _held(kinds: KindTable, id_: int, needed: Sequence[SeatAt], there: Sequence[SeatAt]) -> int:
+    """The kind that is left of a node when what is needed, less what those who are there still have of it, is taken
+    from what is free."""
     kind = kinds.kinds[id_]
-    free = dict(kind.other_free)
-    other = {name: min(free.get(name, 0), amount - there.other.get(name, 0)) for name, amount in need.other.items()}
-    amounts = kinds.amounts(
-        max(0, min(kind.cpu_free, need.cpu - there.cpu)),
-        max(0, min(kind.memory_free, need.memory - there.memory)),
-        0,
-        tuple(sorted((name, amount) for name, amount in other.items() if amount > 0)),
+    need, occupied = _Load(), _Load()
+    for load, seats in ((need, needed), (occupied, there)):
+        for _, ask, gpus, _ in seats:
+            load.add(kind.build, ask, gpus)
+    return kinds.hold(
+        kind,
+        max(0, need.cpu - occupied.cpu),
+        max(0, need.memory - occupied.memory),
+        {gpu: max(0, milli - occupied.gpus.get(gpu, 0)) for gpu, milli in need.gpus.items()},
+        need.slices,
+        {name: max(0, amount - occupied.other.get(name, 0)) for name, amount in need.other.items()},
     )
-    left = kinds.take(id_, amounts, ())
-    for index in sorted(need.gpus):
-        milli = min(kind.gpu_free[index], need.gpus[index] - there.gpus.get(index, 0))
-        if milli > 0:
-            left = kinds.take(left, kinds.amounts(0, 0, milli, ()), (index,))
-    return left
 
 
 def home_facts(state: State, draft: Draft) -> HomeFacts:

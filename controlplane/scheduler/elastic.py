@@ -181,7 +181,7 @@ class Growth:
 def growing_lease(state: State, agenda: Agenda, lease: Lease) -> Growing | None:
     """The lease as a gang that may grow; ``None`` if it may not."""
     queue = state.tree.by_name.get(lease.job.cls.spec.queue)
-    if not lease.may_grow or lease.job.is_cancelled or queue is None or queue.is_held:
+    if not lease.may_grow or lease.job.is_cancelled or queue is None or queue.is_held or queue.children:
         return None
     seats = [(seat.role, seat.ordinal, agenda.rows.get(seat.node, -1)) for seat in lease.seats]
     if any(row < 0 for _, _, row in seats):

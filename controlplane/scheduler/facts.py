@@ -38,6 +38,15 @@ class JobFacts:
     topology_required: str | None = None
     """The level in one domain of which all its members must be, such as ``rack``."""
     topology_preferred: str | None = None
+    members_most: int = 1
+    """The most members that the gang may have; ``members`` is the least."""
+    max_attempts: int = 3
+    grace_ms: int = 30_000
+    hold_ms: int | None = None
+    start_by_ms: int | None = None
+    time_limit_ms: int | None = None
+    array: str | None = None
+    max_running: int | None = None
 
 
 @dataclass(slots=True, eq=False)

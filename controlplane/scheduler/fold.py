@@ -44,6 +44,7 @@ from controlplane.domain.events import (
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    TermsGiven,
     Ticked,
     TypicalJobsConfigured,
 )
@@ -73,6 +74,7 @@ from controlplane.scheduler.state import (
     Seat,
     State,
 )
+from controlplane.scheduler.terms import expiries, take_on
 from controlplane.scheduler.topology import declared
 
 UNFINISHED_KEPT = 100_000
@@ -104,10 +106,8 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     _count_pending(state, job, 1)
     if state.typical.see(job.cls.shapes):
         _typical_changed(state)
-    if spec.wait_limit_ms is not None:
-        insort(state.expiries, (event.submitted_ms + spec.wait_limit_ms, job.id))
-    if spec.start_by_ms is not None:
-        insort(state.expiries, (spec.start_by_ms, job.id))
+    for expiry in expiries(job):
+        insort(state.expiries, expiry)
 
 
 def _depend(state: State, job: Job) -> None:
@@ -160,6 +160,18 @@ def _job_refused(state: State, event: JobRefused) -> None:
         state.counts.refused += 1
         _forget(state, job)
         _dependents_go_on(state, job.id, is_finished=False)
+
+
+def _terms_given(state: State, event: TermsGiven) -> None:
+    job = state.jobs.get(event.job)
+    if job is None or job.phase not in (Phase.SUBMITTED, Phase.WAITING):
+        return
+    take_on(state, job, event.terms)
+    if job.phase is Phase.WAITING:  # it has a place in the line of another class, which it leaves
+        job.turn += 1
+        job.recorded_reason = 0
+        state.is_requeued = True
+        state.began_waiting.append(job)
 
 
 def _job_requeued(state: State, event: JobRequeued) -> None:
@@ -234,6 +246,8 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
         state.arrays[job.array] = state.arrays.get(job.array, 0) + 1
     if job.cls.spec.time_limit_ms is not None:
         insort(state.time_limits, (state.now_ms + job.cls.spec.time_limit_ms, lease.id))
+    if job.cls.spec.hold_ms is not None:
+        insort(state.holds, (state.now_ms + job.cls.spec.hold_ms, lease.id))
     for node in _queue(state, job).path:
         state.running[node.index] += 1
     for seat in seats:
@@ -302,6 +316,7 @@ def _lease_observed(state: State, event: LeaseObserved) -> None:
     if event.phase is LeasePhase.LAUNCHING:
         return
     if event.phase is LeasePhase.RUNNING:
+        _no_longer_awaited(state, lease)
         lease.is_running = True
         if lease.job.phase is Phase.PLACED:
             lease.job.phase = Phase.RUNNING
@@ -311,6 +326,13 @@ def _lease_observed(state: State, event: LeaseObserved) -> None:
         return
     _release(state, lease, event.observed_ms)
     _lease_over(state, lease, event)
+
+
+def _no_longer_awaited(state: State, lease: Lease) -> None:
+    """It runs, or is over."""
+    hold_ms = lease.job.cls.spec.hold_ms
+    if hold_ms is not None and not lease.is_running:
+        state.holds.remove((lease.granted_ms + hold_ms, lease.id))
 
 
 def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
@@ -337,6 +359,7 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
 
 def _release(state: State, lease: Lease, at_ms: int) -> None:
     del state.leases[lease.id]
+    _no_longer_awaited(state, lease)
     if lease.job.cls.spec.time_limit_ms is not None:
         state.time_limits.remove((lease.granted_ms + lease.job.cls.spec.time_limit_ms, lease.id))
     if (array := lease.job.array) is not None:
@@ -352,10 +375,37 @@ def _release(state: State, lease: Lease, at_ms: int) -> None:
     for seat in lease.seats:
         _stand_up(state, queue, lease, seat)
     for seat in lease.seats:
-        if seat.node in state.nodes and lease.id in state.nodes[seat.node].crowded:
-            state.nodes[seat.node].crowded.remove(lease.id)
+        _no_longer_crowded(state, lease, seat.node)
     state.freed += 1
     _count_rented(state, lease, -1, at_ms)
+
+
+def _no_longer_crowded(state: State, lease: Lease, at: NodeId) -> None:
+    """The lease has left a node that had no room for it; who else is there has not moved."""
+    node = state.nodes.get(at)
+    if node is None or lease.id not in node.crowded:
+        return
+    node.crowded.remove(lease.id)
+    if node.state is NodeState.LOST:
+        _forget_if_empty(state, node)
+    elif not node.crowded:
+        _set_kind(state, node, _kind_of(state, node))
+
+
+def _kind_of(state: State, node: Node) -> int:
+    """The kind of a node with those who sit on it."""
+    kind = state.kinds.empty(node.build_now)
+    for lease in node.leases.values():
+        for seat in lease.seats:
+            if seat.node == node.id:
+                kind = state.kinds.take(kind, seat.ask.amounts, seat.gpus)
+    return kind
+
+
+def _forget_if_empty(state: State, node: Node) -> None:
+    """A lost node is kept for as long as the leases on it are."""
+    if not node.leases and not node.crowded:
+        state.drop_node(node)
 
 
 def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
@@ -369,8 +419,8 @@ def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
     node.leases.pop(lease.id, None)
     if node.state is not NodeState.LOST:
         _set_kind(state, node, state.kinds.give_back(node.kind, seat.ask.amounts, seat.gpus))
-    elif not node.leases:
-        state.drop_node(node)
+    else:
+        _forget_if_empty(state, node)
 
 
 # --- gangs whose members change --------------------------------------------------------------------------------------
@@ -424,6 +474,8 @@ def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
     queue = _queue(state, lease.job)
     for seat in out:
         _stand_up(state, queue, lease, seat)
+        if not any(other.node == seat.node for other in lease.seats):
+            _no_longer_crowded(state, lease, seat.node)
     for at in {seat.node: None for seat in lease.seats}:
         if at in state.nodes and lease.id not in state.nodes[at].crowded:
             state.nodes[at].leases[lease.id] = lease
@@ -482,8 +534,7 @@ def _node_observed(state: State, event: NodeObserved) -> None:
     if event.state is NodeState.LOST:
         stranded = (lease for lease in node.leases.values() if lease.revoked is None)
         state.stranded.extend(sorted(stranded, key=lambda lease: lease.number))
-        if not node.leases:
-            state.drop_node(node)
+        _forget_if_empty(state, node)
     state.freed += 1
     state.columns_version += 1
 
@@ -505,6 +556,8 @@ def _seat_again(state: State, node: Node) -> None:
         node.crowded.append(lease.id)
         if lease.revoked is None:
             state.stranded.append(lease)
+    if node.crowded:
+        node.kind = _kind_of(state, node)
 
 
 # --- rented capacity -------------------------------------------------------------------------------------------------
@@ -653,11 +706,7 @@ def reset_kinds(state: State) -> None:
             replace(seat, ask=by_role[seat.role].counting(seat.ask.amounts.gpu_milli)) for seat in lease.seats
         )
     for node in state.nodes.values():
-        node.kind = state.kinds.empty(node.build)
-        for lease in node.leases.values():
-            for seat in lease.seats:
-                if seat.node == node.id and node.state is not NodeState.LOST:
-                    node.kind = state.kinds.take(node.kind, seat.ask.amounts, seat.gpus)
+        node.kind = _kind_of(state, node) if node.state is not NodeState.LOST else state.kinds.empty(node.build)
 
 
 def _typical_jobs_configured(state: State, event: TypicalJobsConfigured) -> None:
@@ -758,6 +807,7 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     CapacityObserved: _capacity_observed,
     Ticked: _ticked,
     JobRefused: _job_refused,
+    TermsGiven: _terms_given,
     LeaseGranted: _lease_granted,
     LeaseGrown: _lease_grown,
     LeaseShrunk: _lease_shrunk,

@@ -12,15 +12,13 @@ from controlplane.domain.clusters import NodeState
 from controlplane.domain.events import CapacityRequested, Event, LeaseGranted, LeaseGrown, LeaseShrunk
 from controlplane.domain.mig import GEOMETRIES, gpu_of, start_of
 from controlplane.domain.quantities import MILLI
-from controlplane.domain.queues import ANY_FLAVOR
+from controlplane.scheduler.kept import InvariantBroken, check_kept, demand
 from controlplane.scheduler.quota import available, charge
 from controlplane.scheduler.state import Lease, Node, Phase, Seat, State
 
+__all__ = ["InvariantBroken", "check_all", "check_touched"]
+
 GEOMETRY = {geometry.name: geometry for geometry in GEOMETRIES}
-
-
-class InvariantBroken(AssertionError):
-    """The core contradicts itself. Not to be caught by anything that goes on writing."""
 
 
 def check_touched(state: State, events: Iterable[Event]) -> None:
@@ -31,7 +29,9 @@ def check_touched(state: State, events: Iterable[Event]) -> None:
             _check_gang(lease)
             for at in {seat.node: None for seat in lease.seats}:
                 _check_node(state, state.nodes[at])
-            _check_quota(state, lease)
+            if not isinstance(event, LeaseShrunk):
+                came = {(member.role, member.ordinal) for member in event.members}
+                _check_quota(state, lease, [seat for seat in lease.seats if (seat.role, seat.ordinal) in came])
         elif isinstance(event, CapacityRequested):
             _check_request(state, event.request)
 
@@ -42,15 +42,16 @@ def check_all(state: State) -> None:
         _check_node(state, node)
     for lease in state.leases.values():
         _check_gang(lease)
-        _demand(state.jobs.get(lease.job.id) is lease.job, f"lease {lease.id} serves a job that is over")
+        demand(state.jobs.get(lease.job.id) is lease.job, f"lease {lease.id} serves a job that is over")
     for job in state.jobs.values():
         waits = job.phase in (Phase.SUBMITTED, Phase.WAITING)
-        _demand(not (waits and job.lease is not None), f"job {job.id} both waits and holds a lease")
+        demand(not (waits and job.lease is not None), f"job {job.id} both waits and holds a lease")
         placed = job.phase in (Phase.PLACED, Phase.RUNNING)
-        _demand(placed == (job.lease is not None), f"job {job.id} is {job.phase} with lease {job.lease}")
+        demand(placed == (job.lease is not None), f"job {job.id} is {job.phase} with lease {job.lease}")
     for name in state.requests:
         _check_request(state, name)
     _check_usage(state)
+    check_kept(state)
 
 
 def _check_node(state: State, node: Node) -> None:
@@ -75,9 +76,9 @@ def _check_node(state: State, node: Node) -> None:
                 other[resource] = other.get(resource, 0) - amount
     free = (cpu, memory, tuple(gpus), tuple(sorted(other.items())), tuple(slices))
     kept = (kind.cpu_free, kind.memory_free, kind.gpu_free, kind.other_free, kind.slices)
-    _demand(free == kept, f"node {node.name}: kept as {kept}, its leases say {free}")
+    demand(free == kept, f"node {node.name}: kept as {kept}, its leases say {free}")
     least = min(cpu, memory, *gpus, *other.values()) if gpus or other else min(cpu, memory)
-    _demand(least >= 0, f"node {node.name}: more is allocated than it has: {free} is left")
+    demand(least >= 0, f"node {node.name}: more is allocated than it has: {free} is left")
 
 
 def _take_slices(node: Node, slices: list[int], spot: int, seat: Seat) -> None:
@@ -85,9 +86,9 @@ def _take_slices(node: Node, slices: list[int], spot: int, seat: Seat) -> None:
     geometry, gpu, start = GEOMETRY[node.build.mig_geometry], gpu_of(spot), start_of(spot)
     profile = geometry.by_name.get(seat.ask.amounts.mig_profile)
     if start >= 0:
-        _demand(profile is not None and start in profile.starts, f"node {node.name}: {profile} cannot begin at {start}")
+        demand(profile is not None and start in profile.starts, f"node {node.name}: {profile} cannot begin at {start}")
     taken = profile.mask(start) if profile is not None else geometry.whole * (seat.ask.amounts.gpu_milli == MILLI)
-    _demand(slices[gpu] & taken == 0, f"node {node.name}: slices of GPU {gpu} are given twice")
+    demand(slices[gpu] & taken == 0, f"node {node.name}: slices of GPU {gpu} are given twice")
     slices[gpu] |= taken
 
 
@@ -95,36 +96,39 @@ def _check_gang(lease: Lease) -> None:
     """Each member once, none beyond the most, and never fewer than the gang needs, those who leave not counted."""
     cls = lease.job.cls
     seats = [(seat.role, seat.ordinal) for seat in lease.seats]
-    _demand(len(set(seats)) == len(seats), f"lease {lease.id} seats a member twice")
+    demand(len(set(seats)) == len(seats), f"lease {lease.id} seats a member twice")
     in_bounds = all(0 <= ordinal < cls.most[role] for role, ordinal in seats)
-    _demand(in_bounds, f"lease {lease.id} seats a member beyond the most that its role may have")
+    demand(in_bounds, f"lease {lease.id} seats a member beyond the most that its role may have")
     staying = [seat.role for seat in lease.seats if not seat.leaving]
     for ask in cls.asks:
         there, needed = staying.count(ask.role.name), ask.role.count
-        _demand(there >= needed, f"lease {lease.id} seats {there} of {needed} members that it needs")
-    _demand(lease.job.lease == lease.id, f"job {lease.job.id} holds {lease.job.lease}, not {lease.id}")
+        demand(there >= needed, f"lease {lease.id} seats {there} of {needed} members that it needs")
+    demand(lease.job.lease == lease.id, f"job {lease.job.id} holds {lease.job.lease}, not {lease.id}")
 
 
-def _check_quota(state: State, lease: Lease) -> None:
-    """Of what the lease is charged for: quota that was lowered below its use does not stop who asks for none of it."""
+def _check_quota(state: State, lease: Lease, came: Iterable[Seat]) -> None:
+    """Of what those who came are charged for: quota that was lowered below its use does not stop who asks for none of
+    it."""
     queue = state.tree.by_name[lease.job.cls.spec.queue]
-    asked = {resource for resource, _ in lease.job.cls.resources}
-    flavors = {seat.flavor for seat in lease.seats}
-    for key in queue.limited:
-        if key[1] not in asked or key[0] not in (ANY_FLAVOR, *flavors):
-            continue
+    charged = {
+        key: None
+        for seat in came
+        for resource, key in state.keys_charged(queue, seat.flavor)
+        if dict(seat.ask.resources).get(resource, 0)
+    }
+    for key in charged:
         left = available(queue, key, state.charged)
-        _demand(left >= 0, f"queue {queue.name}: {key} is exceeded by {-left}")
+        demand(left >= 0, f"queue {queue.name}: {key} is exceeded by {-left}")
 
 
 def _check_request(state: State, name: str) -> None:
     request = state.requests[name]
-    _demand(request.deadline_ms > request.asked_ms, f"request {name} has no deadline after it was asked for")
+    demand(request.deadline_ms > request.asked_ms, f"request {name} has no deadline after it was asked for")
     for budget in request.budgets:
         account = state.budgets[budget]
         left = account.left(request.asked_ms)
         is_lowered = account.spec.limit_micro_usd < account.promised.get(account.window(request.asked_ms), 0)
-        _demand(left >= 0 or is_lowered or request.asked_ms < state.now_ms, f"budget {budget} is exceeded by {-left}")
+        demand(left >= 0 or is_lowered or request.asked_ms < state.now_ms, f"budget {budget} is exceeded by {-left}")
 
 
 def _check_usage(state: State) -> None:
@@ -148,17 +152,12 @@ def _check_usage(state: State) -> None:
             for resource, key in state.keys_charged(queue, seat.flavor):
                 charge(queue, key, asked.get(resource, 0), charged)
     kept = [{name: amount for name, amount in use.items() if amount} for use in state.used]
-    _demand(kept == used, "what queues use is not the sum of their leases")
-    _demand(state.charged == charged, "what queues are charged is not the sum of their leases")
-    _demand(state.running == running, "the number of running jobs by queue is wrong")
-    _demand(state.pending == pending, "the number of waiting jobs by queue is wrong")
+    demand(kept == used, "what queues use is not the sum of their leases")
+    demand(state.charged == charged, "what queues are charged is not the sum of their leases")
+    demand(state.running == running, "the number of running jobs by queue is wrong")
+    demand(state.pending == pending, "the number of waiting jobs by queue is wrong")
     arrays: dict[tuple[str, str], int] = {}
     for lease in state.leases.values():
         if lease.job.array is not None:
             arrays[lease.job.array] = arrays.get(lease.job.array, 0) + 1
-    _demand(state.arrays == arrays, "the number of running jobs by array is wrong")
-
-
-def _demand(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise InvariantBroken(sentence)
+    demand(state.arrays == arrays, "the number of running jobs by array is wrong")

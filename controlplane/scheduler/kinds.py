@@ -177,6 +177,24 @@ class KindTable:
         """The kind that a node becomes when a member leaves it."""
         return self._move(kind, amounts, gpus, False)
 
+    def hold(
+        self,
+        kind: Kind,
+        cpu_milli: int,
+        memory_bytes: int,
+        gpus: Mapping[int, int],
+        slices: Mapping[int, int],
+        other: Mapping[str, int],
+    ) -> int:
+        """The kind that is left of a node when so much is kept from everybody, as far as it is free. ``gpus`` in
+        milli-GPU and ``slices`` as masks, by GPU."""
+        gpu_free = tuple(free - min(free, gpus.get(gpu, 0)) for gpu, free in enumerate(kind.gpu_free))
+        taken = tuple(mask | slices.get(gpu, 0) for gpu, mask in enumerate(kind.slices))
+        other_free = tuple((name, free - min(free, other.get(name, 0))) for name, free in kind.other_free)
+        cpu, memory = min(kind.cpu_free, cpu_milli), min(kind.memory_free, memory_bytes)
+        state = _State(kind.build_id, kind.cpu_free - cpu, kind.memory_free - memory, gpu_free, other_free, taken)
+        return self._intern(state)
+
     def fragmentation_micro(self, kind: Kind, amounts: Amounts | None = None, gpus: tuple[int, ...] = ()) -> int:
         """GPU that typical jobs could not use on such a node, in millionths; with amounts, after they are taken."""
         if amounts is None:
@@ -285,7 +303,7 @@ def _gpus_after(kind: Kind, amounts: Amounts, gpus: tuple[int, ...], sign: int) 
     for spot in gpus:
         index = gpu_of(spot)
         gpu_free[index] += milli
-        slices[index] ^= _taken(kind.build, amounts, spot)
+        slices[index] ^= slices_taken(kind.build, amounts, spot)
     return gpu_free, tuple(slices)
 
 
@@ -303,7 +321,7 @@ def can_sit(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> bool:
             return False
         gpu_free[index] -= milli
         if slices:
-            taken = _taken(kind.build, amounts, spot)
+            taken = slices_taken(kind.build, amounts, spot)
             if slices[index] & taken:
                 return False
             slices[index] |= taken
@@ -311,7 +329,7 @@ def can_sit(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> bool:
     return all(other.get(name, 0) >= amount for name, amount in amounts.other)
 
 
-def _taken(build: Build, amounts: Amounts, spot: int) -> int:
+def slices_taken(build: Build, amounts: Amounts, spot: int) -> int:
     """The slices that a spot takes: those of its instance, all of a whole GPU, none for a part of a GPU that is not
     cut."""
     if amounts.mig_profile:

@@ -25,10 +25,16 @@ class Occupant:
 def occupant_of(
     state: State, rows: Mapping[NodeId, int], lease: Lease, members: Iterable[Seat] | None = None
 ) -> Occupant:
-    """A lease as the draft sees it, or some of its members. Row -1 is a node that is not there any more."""
+    """A lease as the draft sees it, or some of its members. Row -1 is a node that is not there any more, or has no room
+    for it: what it holds there is in no figure."""
     queue = state.tree.by_name.get(lease.job.cls.spec.queue, state.tree.root)
     seats = tuple(
-        (rows.get(seat.node, -1), seat.ask, seat.gpus, seat.flavor)
+        (-1 if _is_crowded(state, lease, seat) else rows.get(seat.node, -1), seat.ask, seat.gpus, seat.flavor)
         for seat in (lease.seats if members is None else members)
     )
     return Occupant(queue, seats)
+
+
+def _is_crowded(state: State, lease: Lease, seat: Seat) -> bool:
+    node = state.nodes.get(seat.node)
+    return node is not None and lease.id in node.crowded

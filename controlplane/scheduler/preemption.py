@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import GPU
 from controlplane.domain.queues import ANY_FLAVOR
+from controlplane.domain.reasons import Reason
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
 from controlplane.scheduler.facts import ShortageFacts, VictimFacts
@@ -144,13 +145,15 @@ class Preemption:
         self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None, refusal: Refusal
     ) -> Plan | None:
         """The cheapest eviction that lets the job start; ``None`` if the rules allow none or none would help."""
+        if refusal.reason is Reason.QUOTA and self.draft.is_quota_coming(queue, job.cls.resources):
+            return None  # who was told to leave for others has not left yet, and that more leave would change nothing
         waited_ms = self._state.now_ms - job.submitted_ms
         is_within = self._is_within_nominal(job, queue)
         shortage = ShortageFacts(refusal.reason.slug, waited_ms, is_within)
         answer = self._rules.preemption_allow(job.facts(), self.draft.queue_facts(queue, 0), shortage)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
-        scopes = list(answer.value)
+        scopes = [scope for scope in answer.value if scope != SURPLUS or self._state.elastic]
         if not scopes:
             return None
         if RECLAIM in scopes and self._is_under_nominal(job, queue, dict.fromkeys(dict(job.cls.resources), 1)):
@@ -358,6 +361,8 @@ class _Search:
         the level right below what both have in common."""
         theirs = self._of.queue_of(candidate.lease)
         common = next(node for node in theirs.path if node in self._queue.path)
+        if common in (theirs, self._queue):  # what has become a cohort still runs jobs of its own
+            return False
         side = next(node for node in theirs.path if node.parent is common)
         mine = next(node for node in self._queue.path if node.parent is common)
         after = self._draft.weighted_share_with(mine, self._job.cls.resources, 1)
@@ -382,7 +387,8 @@ class _Search:
                     high = middle
                 else:
                     low = middle + 1
-            return self._prune(accepted, low, rule)
+            plan = self._prune(accepted, low, rule)
+            return plan if plan is not None and (plan.victims or plan.shrunk) else None
         finally:
             self._go_to(accepted, 0)
 

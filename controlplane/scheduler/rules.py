@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from controlplane.domain.workloads import GangTerms
 from controlplane.scheduler.facts import (
     BudgetFacts,
     CandidateFacts,
@@ -106,6 +107,19 @@ class Rules(Protocol):
 
     def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         """Lower goes first in one queue, once a start is reserved for somebody. Default: ``job_order``."""
+
+    @property
+    def may_give_terms(self) -> bool:
+        """Whether the bundle has a rule that could give gangs other terms than they asked for. Default: no."""
+
+    @property
+    def gang_reads(self) -> frozenset[str]:
+        """Paths that ``gang`` depends on. If ``now`` is among them, it is asked again, as time passes, for every job
+        that waits; ``home`` is given exactly if one of its fields is."""
+
+    def gang(self, job: JobFacts, queue: QueueFacts, home: HomeFacts | None, now_ms: int) -> Answer[GangTerms]:
+        """The terms on which the gang waits, starts and goes on, where they are not those of ``job``, which is as it
+        was submitted. Default: those that it asked for."""
 
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         """Whether members of the role may be on such nodes. Default: true."""

@@ -43,9 +43,10 @@ Plain = dict[str, Any]
 
 def take(state: State) -> bytes:
     """The state as JSON."""
-    classes = {cls.index: at for at, cls in enumerate(state.classes.values())}
-    missing = [job.cls for job in state.jobs.values() if job.cls.index not in classes]
-    assert not missing, "a job of a forgotten class"
+    used = {cls.index for job in state.jobs.values() for cls in (job.cls, job.as_asked)}
+    kept = [cls for cls in state.classes.values() if cls.index in used]
+    classes = {cls.index: at for at, cls in enumerate(kept)}
+    assert len(classes) == len(used), "a job of a forgotten class"
     plain: Plain = {
         "position": state.position,
         "now_ms": state.now_ms,
@@ -63,8 +64,8 @@ def take(state: State) -> bytes:
             [node.name, asdict(node.build), node.state, node.request, node.topology, node.crowded]
             for node in state.nodes.values()
         ],
-        "classes": [_plain(cls.spec) for cls in state.classes.values()],
-        "jobs": [_job(job, classes[job.cls.index]) for job in state.jobs.values()],
+        "classes": [_plain(cls.spec) for cls in kept],
+        "jobs": [_job(job, classes[job.cls.index], classes[job.as_asked.index]) for job in state.jobs.values()],
         "leases": [_lease(lease) for lease in state.leases.values()],
         "promises": [
             [promise.job, promise.cluster, _seats(promise.seats), promise.victims, promise.rule, promise.shrinks]
@@ -172,13 +173,17 @@ def _restore_jobs(state: State, plain: Plain) -> None:
     for lease in state.leases.values():
         if (array := lease.job.array) is not None:
             state.arrays[array] = state.arrays.get(array, 0) + 1
+        if (hold_ms := lease.job.cls.spec.hold_ms) is not None and not lease.is_running:
+            state.holds.append((lease.granted_ms + hold_ms, lease.id))
+    state.holds.sort()
 
 
-def _job(job: Job, cls: int) -> list[object]:
+def _job(job: Job, cls: int, asked: int) -> list[object]:
     return [
         job.id,
         job.name,
         cls,
+        asked,
         job.submitted_ms,
         job.phase,
         job.attempts,
@@ -197,8 +202,9 @@ def _job(job: Job, cls: int) -> list[object]:
 
 
 def _restored_job(row: list[Any], classes: list[JobClass]) -> Job:
-    id_, name, cls, submitted_ms, phase, *rest = row
+    id_, name, cls, asked, submitted_ms, phase, *rest = row
     job = Job(id_, name, classes[cls], submitted_ms, Phase(phase), *rest)
+    job.asked = classes[asked] if asked != cls else None
     job.waits_for = tuple(job.waits_for)
     return job
 

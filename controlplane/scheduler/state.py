@@ -139,6 +139,8 @@ class Job:
     """Jobs that must be over before it may start, and are not (or ended as they must not, see ``orphaned_by``)."""
     orphaned_by: int = 0
     """A job that had to finish before it and never will; 0 for none. The next cycle refuses it."""
+    asked: JobClass | None = None
+    """The class of what was submitted, where the rules gave it other terms: ``cls`` is that of the job with these."""
 
     def gives_up_by(self, now_ms: int) -> bool:
         """Whether its time to wait for a start is over at that instant: then it has its last try."""
@@ -158,9 +160,14 @@ class Job:
         spec = self.cls.spec
         return (spec.queue, spec.array) if spec.array is not None else None
 
-    def facts(self) -> JobFacts:
-        """What rules see of this very job."""
-        like = self.cls.facts
+    @property
+    def as_asked(self) -> JobClass:
+        """The class of the job as it was submitted."""
+        return self.asked or self.cls
+
+    def facts(self, like: JobFacts | None = None) -> JobFacts:
+        """What rules see of this very job; ``like`` are the facts of another class of it than its present one."""
+        like = like or self.cls.facts
         return JobFacts(
             id=job_label(JobId(self.id)),
             name=self.name,
@@ -180,6 +187,14 @@ class Job:
             throughput_best_ppm=like.throughput_best_ppm,
             topology_required=like.topology_required,
             topology_preferred=like.topology_preferred,
+            members_most=like.members_most,
+            max_attempts=like.max_attempts,
+            grace_ms=like.grace_ms,
+            hold_ms=like.hold_ms,
+            start_by_ms=like.start_by_ms,
+            time_limit_ms=like.time_limit_ms,
+            array=like.array,
+            max_running=like.max_running,
         )
 
 
@@ -244,7 +259,8 @@ class Node:
     leases: dict[str, Lease] = field(default_factory=dict)
     crowded: list[str] = field(default_factory=list)
     """Leases for which it has no room any more, since it was reported smaller than what runs on it; they are on their
-    way out, and none of ``leases``."""
+    way out, and none of ``leases``. What they still hold of it is in no figure, so that it is closed until they have
+    left."""
     topology: tuple[str, ...] = ()
     """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 
@@ -252,6 +268,16 @@ class Node:
     def id(self) -> NodeId:
         """Its name and that of its cluster."""
         return NodeId(self.build.cluster, self.name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes anything new."""
+        return self.build.is_open and not self.crowded
+
+    @property
+    def build_now(self) -> Build:
+        """Its build, as one that is closed if it is: what its kind is of."""
+        return replace(self.build, is_open=False) if self.crowded else self.build
 
 
 @dataclass(slots=True, eq=False)
@@ -447,6 +473,8 @@ class State:
         """(instant, job id), sorted: when jobs that never started give up."""
         self.time_limits: list[tuple[int, str]] = []
         """(instant, lease), sorted: when leases have held their place for as long as they may."""
+        self.holds: list[tuple[int, str]] = []
+        """(instant, lease), sorted: when leases that nobody has seen running must have been."""
         self.arrays: dict[tuple[str, str], int] = {}
         """(queue, array) -> its jobs that hold a lease."""
         self.dependents: dict[int, list[int]] = {}
@@ -560,6 +588,7 @@ _job_key = itemgetter(
     "checkpoint_every_ms",
     "start_by_ms",
     "time_limit_ms",
+    "hold_ms",
     "after_ok",
     "after_any",
     "array",
@@ -661,4 +690,12 @@ def _facts(spec: JobSpec, roles: tuple[Role, ...], submitted_ms: int) -> JobFact
         throughput_best_ppm=max((ppm for role in spec.roles for ppm in role.throughput_ppm.values()), default=PPM),
         topology_required=_required(spec.topology),
         topology_preferred=_preferred(spec.topology),
+        members_most=spec.members,
+        max_attempts=spec.max_attempts,
+        grace_ms=spec.grace_ms,
+        hold_ms=spec.hold_ms,
+        start_by_ms=spec.start_by_ms,
+        time_limit_ms=spec.time_limit_ms,
+        array=spec.array,
+        max_running=spec.max_running,
     )

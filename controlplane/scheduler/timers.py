@@ -32,9 +32,10 @@ def next_due_ms(state: State) -> int | None:
             due.append(state.reask_ms)
     if state.history is not None and state.leases:
         due.append(state.history.folded_ms + state.history.spec.sample_ms)
-    limit = next((at_ms for at_ms, lease in state.time_limits if state.leases[lease].revoked is None), None)
-    if limit is not None:
-        due.append(limit)
+    for limits in (state.time_limits, state.holds):
+        limit = next((at_ms for at_ms, lease in limits if state.leases[lease].revoked is None), None)
+        if limit is not None:
+            due.append(limit)
     for request in state.requests.values():
         if request.phase is RequestPhase.RELEASING:
             continue

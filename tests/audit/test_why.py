@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from controlplane.audit.sentences import smallest_change, tell
+from controlplane.audit.sentences import given, smallest_change, tell
 from controlplane.audit.why import NoSuchJob, plainer, why
 from controlplane.domain.reasons import Reason
-from controlplane.domain.workloads import JobSpec
+from controlplane.domain.topology import Arrangement, Level
+from controlplane.domain.workloads import GangTerms, JobSpec
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.runtime.entries import entry_of
 from controlplane.scheduler.decide import decide
 from controlplane.scheduler.verdicts import Refusal, Watch
+from tests.scenarios.stage import Stage
+from tests.scenarios.story import read_story
 from tests.scheduler.core import HOUR, Core, gpus, job, offer
 from tests.twins.plain_rules import PlainRules
+
+STORIES = Path(__file__).parents[1] / "scenarios"
 
 
 @pytest.mark.parametrize("reason", list(Reason), ids=lambda reason: reason.slug)
@@ -151,3 +158,33 @@ def test_of_an_offer_that_will_not_do_the_cause_is_told(gpus_of_an_offer: int, a
     core.cycle(2)
     [told] = [plainer(verdict, core.state, job(2)) for verdict in watched(core, blocked).offers]
     assert told.answer == answer
+
+
+def test_terms_that_the_rules_gave_are_told_with_the_rule() -> None:
+    stage = Stage(read_story(STORIES / "q-the-rules-set-a-ceiling-on-starts.yaml"))
+    stage.play(lambda moment: None)
+    told = why(stage.log, stage.jobs["stubborn"]).sentences()
+    assert any("the rules give it 2 starts in all, by gang.yaml:" in line for line in told)
+
+
+def test_every_term_is_told() -> None:
+    terms = GangTerms(
+        min_members=2,
+        topology_required=Level.NVLINK,
+        topology_preferred=Level.HOST,
+        arrangement=Arrangement.BALANCED,
+        max_attempts=3,
+        wait_limit_ms=60_000,
+        start_by_ms=HOUR,
+        hold_ms=120_000,
+        time_limit_ms=HOUR,
+        grace_ms=1_000,
+        max_running=4,
+    )
+    assert None not in terms.model_dump().values()
+    assert given(terms) == (
+        "at least 2 members, one NVLink domain for all of it, one host if there is room, its members balanced, "
+        "3 starts in all, 1 min 00 s to wait, until 01:00:00 to start, 2 min 00 s to come up once it is placed, "
+        "1 h 00 min to run, 1.0 s to stop, 4 jobs of its array at once"
+    )
+    assert given(GangTerms()) == "the terms that it asked for"

@@ -163,6 +163,54 @@ REFUSED = {
         (7, 26),
         "after has no field 'gpu'; did you mean 'gpus'?",
     ),
+    "an answer that is no map": (
+        "gang",
+        "match:\n  - output: |\n      job.priority",
+        (6, 1),
+        "is answered with a map written out, such as {'min_members': ...}",
+    ),
+    "a map that is worked out": (
+        "gang",
+        "match:\n  - output: |\n      job.priority > 1 ? {'hold_ms': 1} : {}",
+        (6, 1),
+        "give each case a match of its own",
+    ),
+    "a typo in a part of the answer": (
+        "gang",
+        "match:\n  - output: |\n      {'hold_msec': 1}",
+        (6, 10),
+        "the answer of 'gang' has no 'hold_msec'; did you mean 'hold_ms'?",
+    ),
+    "a part that is worked out": (
+        "gang",
+        "match:\n  - output: |\n      {job.name: 1}",
+        (6, 13),
+        "the answer of 'gang' has no 'something worked out'",
+    ),
+    "a part that stands there twice": (
+        "gang",
+        "match:\n  - output: |\n      {'hold_ms': 1, 'hold_ms': 2}",
+        (6, 24),
+        "'hold_ms' stands here twice",
+    ),
+    "a part of another type": (
+        "gang",
+        "match:\n  - output: |\n      {'hold_ms': job.name}",
+        (6, 24),
+        "'hold_ms' is a whole number (int), but this is of type string",
+    ),
+    "a level that is none": (
+        "gang",
+        "match:\n  - output: |\n      {'topology_required': 'rak'}",
+        (6, 31),
+        "topology_required is 'rak', and it should be 'region', 'zone'",
+    ),
+    "a number that is no term": (
+        "gang",
+        "match:\n  - output: |\n      {'max_attempts': 0}",
+        (6, 26),
+        "max_attempts is 0, and it should be greater than or equal to 1",
+    ),
 }
 
 

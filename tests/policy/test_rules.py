@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.domain.topology import Level
+from controlplane.domain.workloads import GangTerms
 from controlplane.policy.bundle import load_bundle
 from controlplane.policy.rules import BEST_SCORE, MEMO_LIMIT
 from controlplane.scheduler.rules import WORST_SCORE, Rules
@@ -151,6 +153,28 @@ def test_a_rule_that_errs_fails_closed_and_says_where() -> None:
     assert (score.value, score.fault is not None) == (WORST_SCORE, True)
     burst = output("burst", FAULTY).rules().burst(job(), queue(), HOME, OFFER, BUDGET, 5)
     assert (burst.value, burst.fault is not None) == (None, True)
+    terms = output("gang", f"{{'hold_ms': {FAULTY}}}").rules().gang(job(), queue(), None, 5)
+    assert (terms.value, terms.fault is not None) == (GangTerms(), True)
+
+
+def test_terms_that_no_job_could_ask_for_fail_closed_and_say_which() -> None:
+    terms = output("gang", "{'max_attempts': 2, 'hold_ms': job.priority - 9}").rules().gang(job(), queue(), None, 5)
+    assert terms.value == GangTerms()
+    assert terms.fault == (
+        "rule.yaml:5: the rule failed, so the submission is refused (a job that waits keeps its terms): "
+        "hold_ms is -4, and it should be greater than or equal to 1"
+    )
+
+
+def test_terms_are_the_map_that_the_rule_writes() -> None:
+    rules = output("gang", "{'topology_required': 'rack', 'wait_limit_ms': home.pressure_ppm + now}").rules()
+    answer = rules.gang(job(), queue(), HOME, 5)
+    assert answer.value == GangTerms(topology_required=Level.RACK, wait_limit_ms=HOME.pressure_ppm + 5)
+    assert answer.rule == "rule.yaml:5"
+    assert rules.may_give_terms
+    assert rules.gang_reads == {"home.pressure_ppm", "now"}
+    none = load_bundle({"bundle.yaml": "name: empty\n"}).rules()
+    assert (none.may_give_terms, none.gang(job(), queue(), None, 5).value) == (False, GangTerms())
 
 
 def test_an_absent_fact_is_absent() -> None:

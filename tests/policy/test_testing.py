@@ -92,6 +92,25 @@ def test_types_are_compared_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wanted", "verdict"),
+    [
+        ("{'hold_ms': 1, 'max_attempts': 1}", Verdict.PASSED),
+        ("{'max_attempts': 1, 'hold_ms': 1}", Verdict.PASSED),
+        ("{'hold_ms': 1}", Verdict.FAILED),
+        ("{'hold_ms': 1, 'max_attempts': 1, 'grace_ms': 1}", Verdict.FAILED),
+        ("{'hold_ms': 1, 'max_attempts': 2}", Verdict.FAILED),
+        ("{'hold_ms': 1, 'max_attempts': true}", Verdict.FAILED),
+    ],
+)
+def test_maps_are_compared_part_by_part(wanted: str, verdict: Verdict) -> None:
+    files = one_rule("gang", "match:\n  - output: |\n      {'hold_ms': 1, 'max_attempts': job.priority}")
+    case = f'      - {{name: n, input: {{job: {{value: {{priority: 1}}}}}}, output: {{expr: "{wanted}"}}}}\n'
+    suite = f"section:\n  - name: s\n    tests:\n{case}"
+    [found] = run_tests({**files, "rule.tests.yaml": suite}).cases
+    assert found.verdict is verdict, found
+
+
+@pytest.mark.parametrize(
     ("tests", "place", "sentence"),
     [
         ("- name: a\n  input: {jb: {value: {}}}", (6, 21), "the point 'admission' has no 'jb'; did you mean 'job'?"),

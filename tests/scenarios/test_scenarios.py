@@ -1,4 +1,4 @@
-"""Every story in this folder, played. Those in ``ahead/`` are not: the core does not know them yet."""
+"""Every story in this folder, played. Those in ``ahead/`` must go otherwise: the core does not know them yet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from controlplane.audit.replay import replay
 from controlplane.simulate.scenarios.expectations import Expectations, StoryWentOtherwise
@@ -16,6 +17,7 @@ from tests.scenarios.policies import shipped
 
 HERE = Path(__file__).resolve().parent
 STORIES = sorted(HERE.glob("*.yaml"))
+AHEAD = sorted(HERE.glob("ahead/*.yaml"))
 
 
 def play(path: Path, *, is_restarted: bool = False) -> Stage:
@@ -47,7 +49,17 @@ def test_a_plane_that_is_killed_after_every_other_append_tells_the_same_story(pa
     assert report.position == once.plane.head.position
 
 
-@pytest.mark.parametrize("path", sorted(HERE.glob("ahead/*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.xfail(
+    strict=True,
+    raises=(StoryWentOtherwise, BadStory, ValidationError),
+    reason="the core does not do it yet; a story that begins to hold is moved out of ahead/",
+)
+@pytest.mark.parametrize("path", AHEAD, ids=lambda path: path.stem)
+def test_a_story_ahead_goes_otherwise(path: Path) -> None:
+    play(path)
+
+
+@pytest.mark.parametrize("path", AHEAD, ids=lambda path: path.stem)
 def test_a_story_ahead_is_yaml_with_its_parts(path: Path) -> None:
     """It may use words that nobody knows yet, but not be broken."""
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -39,6 +39,7 @@ JOB: dict[str, object] = {
     "checkpoint_every_ms": 1,
     "start_by_ms": 1,
     "time_limit_ms": 1,
+    "hold_ms": 1,
     "after_ok": (1,),
     "after_any": (1,),
     "array": "sweep",

@@ -361,3 +361,44 @@ def test_quota_that_an_eviction_gives_back_is_not_used_before_it_is_over() -> No
     core.report(core.lease_of(low), LeasePhase.ENDED)
     core.cycle()
     assert core.placed() == [urgent, other]
+
+
+def test_a_gang_whose_queue_became_a_cohort_does_not_grow() -> None:
+    """The queue takes no jobs any more, and there is no turn in which it could grow."""
+    core = Core()
+    core.queue("team")
+    core.home(a=gpus(1))
+    core.submit(elastic(1, 4))
+    core.cycle(1)
+    core.queue("one", parent="team")
+    core.queue("two", parent="team")
+    core.node("b", gpus(4))
+    core.cycle(2)
+    assert core.last(LeaseGrown) == []
+
+
+def test_quota_that_was_lowered_below_its_use_stops_no_gang_that_shrinks() -> None:
+    """What holds after a decision is looked at after it: giving up members takes nothing."""
+    core = preempting("surplus")
+    core.queue("team", {"gpu": 4_000})
+    core.queue("other")
+    core.home(a=gpus(4))
+    core.submit(elastic(1, 4))
+    core.cycle(1)
+    core.queue("team", {"gpu": 1_000})
+    core.submit(elastic(1, 1, queue="other"))
+    core.cycle(2)
+    assert len(core.last(LeaseShrunk)) == 1
+
+
+def test_quota_that_was_lowered_below_its_use_stops_no_member_that_asks_for_none_of_it() -> None:
+    core = Core()
+    core.queue("team", {"gpu": 4_000})
+    core.home(a=gpus(4, cpu=1_000))
+    roles = (Role(name="worker", count=2, gpus=2), Role(name="server", count=2, min_count=1, cpu_milli=1_000))
+    core.submit(JobSpec(name="e", queue="team", roles=roles))
+    core.cycle(1)
+    core.queue("team", {"gpu": 1_000})
+    core.node("b", gpus(0, cpu=1_000))
+    core.cycle(2)
+    assert [[member.role for member in event.members] for event in core.last(LeaseGrown)] == [["server"]]

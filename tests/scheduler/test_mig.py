@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controlplane.audit.sentences import tell
 from controlplane.domain.clusters import NodeShape
-from controlplane.domain.events import LeaseGranted, LeasePhase
+from controlplane.domain.events import LeaseGranted, LeasePhase, RoomPromised
 from controlplane.domain.ids import NodeId
 from controlplane.domain.mig import (
     A30,
@@ -34,6 +34,7 @@ from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler import mig
 from controlplane.scheduler.decide import decide
 from tests.scheduler.core import GIB, HOME, Core, gpus
+from tests.twins.plain_rules import PlainRules
 
 
 def mig_node(count: int = 1, model: str = "A100-40", *, repartition: bool = False, cut: bool | int = True) -> NodeShape:
@@ -385,3 +386,24 @@ def test_instances_that_come_and_go_never_share_a_slice(steps: list[tuple[str, i
         for slice_ in range(start, start + A100_40.by_name[seat.ask.amounts.mig_profile].memory)
     ]
     assert len(taken) == len(set(taken))
+
+
+def test_room_for_an_instance_is_promised_and_its_slices_are_held_until_the_victim_has_left() -> None:
+    core = Core(PlainRules(may_preempt=True, allow=lambda job, queue, shortage: ("queue",)))
+    core.queue("team")
+    core.home(node=mig_node())
+    low = [core.submit(mig_job("2g.10gb", priority=0)) for _ in range(2)]
+    core.cycle(1)
+    urgent = core.submit(mig_job("4g.20gb", priority=5))
+    core.cycle(2)
+    [promise] = core.last(RoomPromised)
+    assert set(promise.victims) <= {f"j{id_}.1" for id_ in low}
+    small = [core.submit(mig_job("1g.5gb", priority=0)) for _ in range(8)]
+    core.cycle(3)
+    assert core.placed() == small[: len(core.placed())]
+    assert [start for id_ in core.placed() for _, start in places(core, id_)] == [6]
+    for victim in promise.victims:
+        core.report(victim, LeasePhase.ENDED)
+    core.cycle(4)
+    assert core.placed() == [urgent]
+    assert places(core, urgent) == [(0, 0)]

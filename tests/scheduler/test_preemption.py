@@ -7,6 +7,7 @@ from controlplane.domain.events import (
     LeaseGranted,
     LeasePhase,
     LeaseRevoked,
+    PromiseReleased,
     QueueConfigured,
     RoomPromised,
 )
@@ -317,3 +318,75 @@ def test_borrowers_give_way_to_more_urgent_borrowers_until_they_are_at_their_nom
         core.cycle(MINUTE)
         assert len(revoked(core)) == expected
         assert core.state.jobs[older].lease is not None or core.state.jobs[newer].lease is not None
+
+
+def test_who_lacks_only_quota_that_is_being_given_back_evicts_nobody_for_it_and_waits() -> None:
+    """The victim of another has not left: its quota is not free yet; that anybody else goes would change nothing."""
+    core = preempting("queue")
+    core.home(a=gpus(16))
+    core.queue("team", {"gpu": 10_000})
+    large, small = core.submit(job(8)), core.submit(job(2))
+    core.cycle()
+    first = core.submit(job(4, priority=5))
+    core.cycle(MINUTE)
+    assert revoked(core) == [f"j{large}.1"]
+    second = core.submit(job(2, priority=5))
+    core.cycle(2 * MINUTE)
+    assert (revoked(core), core.last(RoomPromised)) == ([], [])
+    assert core.closed.waiting == {"quota": 1, "room-promised": 1}
+    core.cycle(3 * MINUTE)
+    assert core.placed() == []
+    core.report(f"j{large}.1", LeasePhase.ENDED)
+    core.cycle(4 * MINUTE)
+    assert core.placed() == [first, second]
+    assert core.state.jobs[small].lease is not None
+
+
+def two_promises() -> tuple[Core, list[int], list[int]]:
+    """Eight GPUs are given up for four of one model, and four for four of another: (core, victims, preemptors)."""
+    core = preempting("queue")
+    core.home(a=gpus(8), t=gpus(4, "T4"))
+    core.queue("team", {"gpu": 16_000})
+    low = [core.submit(job(8, gpu_models=("A100",))), core.submit(job(4, gpu_models=("T4",)))]
+    core.cycle()
+    urgent = [core.submit(job(4, priority=5, gpu_models=(model,))) for model in ("A100", "T4")]
+    core.cycle(MINUTE)
+    assert revoked(core) == [f"j{id_}.1" for id_ in low]
+    return core, low, urgent
+
+
+def test_promised_room_is_granted_only_once_others_have_given_their_quota_back() -> None:
+    core, low, urgent = two_promises()
+    core.queue("team", {"gpu": 10_000})
+    core.report(f"j{low[1]}.1", LeasePhase.ENDED)
+    core.cycle(2 * MINUTE)
+    assert core.placed() == []
+    assert core.closed.waiting["room-promised"] == 2
+    core.report(f"j{low[0]}.1", LeasePhase.ENDED)
+    core.cycle(3 * MINUTE)
+    assert core.placed() == urgent
+
+
+def test_a_promise_that_quota_was_taken_from_is_let_go_of() -> None:
+    core, low, urgent = two_promises()
+    core.queue("team", {"gpu": 4_000})
+    core.report(f"j{low[1]}.1", LeasePhase.ENDED)
+    core.cycle(2 * MINUTE)
+    assert core.placed() == []
+    assert [(event.job, event.cause) for event in core.last(PromiseReleased)] == [(urgent[1], "quota-gone")]
+    core.report(f"j{low[0]}.1", LeasePhase.ENDED)
+    core.cycle(3 * MINUTE)
+    assert core.placed() == [urgent[0]]
+
+
+def test_a_cohort_that_still_runs_jobs_of_its_own_has_no_share_beside_its_children() -> None:
+    """What was a queue became a cohort: its leases and the queue below it have no level at which to compare."""
+    core = preempting("fair-share")
+    core.home(a=gpus(2))
+    core.queue("team")
+    core.submit(job(2, queue="team"))
+    core.cycle()
+    core.queue("below", parent="team")
+    core.submit(job(1, queue="below"))
+    core.cycle(MINUTE)
+    assert revoked(core) == []

@@ -1,6 +1,6 @@
 """What holds in every world, and a mutant for each that shows that it can fail.
 
-The properties themselves are in :class:`tests.scheduler.core.Core` and :class:`tests.scheduler.worlds.Ledger`, so that
+The properties themselves are in :class:`tests.scheduler.core.Core` and :class:`tests.scheduler.ledger.Ledger`, so that
 every test which uses those checks them too. A mutant patches one thing in the core; a fixed search through worlds must
 then break, in the words of the property that the mutant is there for.
 """
@@ -10,24 +10,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import groupby
+from typing import TypeVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.clusters import NodeShape
-from controlplane.domain.events import ClusterConfigured, Event, LeaseGranted, NodeObserved
-from controlplane.scheduler import agenda, draft, fold, needs, snapshot
+from controlplane.domain.events import (
+    ClusterConfigured,
+    Event,
+    JobCancelRequested,
+    JobRequeued,
+    JobSubmitted,
+    LeaseGranted,
+    LeaseObserved,
+    LeasePhase,
+    NodeObserved,
+)
+from controlplane.scheduler import agenda, draft, elastic, fold, kinds, needs, packing, snapshot, topology
 from controlplane.scheduler.decide import Decision, _Cycle
 from controlplane.scheduler.draft import Draft
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.packing import Packer
 from controlplane.scheduler.snapshot import take
-from controlplane.scheduler.state import BudgetAccount, Job, State
+from controlplane.scheduler.state import BudgetAccount, Job, Lease, Node, State
 from tests.scheduler import core
 from tests.scheduler.core import Core, gpus, job, refold
 from tests.scheduler.worlds import RULES, SCRIPTS, Script, World, script_of
 
+E = TypeVar("E", bound=Event)
 VARIANTS = st.integers(0, len(RULES) - 1)
 WORLDS_SEARCHED = 60
 
@@ -212,7 +224,187 @@ def a_cordoned_node_is_open(patch: Patch) -> None:
     patch.setattr(Build, "of", classmethod(always_open))
 
 
+FOLDS = cast("dict[object, object]", fold._FOLDS)
+
+
+def folding(patch: Patch, event: type[E], after: Callable[[State, E], None]) -> None:
+    """Let something more happen when an event is folded."""
+    before: Callable[[State, E], None] = fold._FOLDS[event]
+
+    def both(state: State, told: E) -> None:
+        before(state, told)
+        after(state, told)
+
+    patch.setitem(FOLDS, event, both)
+
+
+def waiting_jobs_of_a_class_are_counted_once_too_often(patch: Patch) -> None:
+    def too_often(state: State, told: JobRequeued) -> None:
+        state.jobs[told.job].cls.waiting += 1
+
+    folding(patch, JobRequeued, too_often)
+
+
+def a_job_that_comes_back_is_forgotten(patch: Patch) -> None:
+    folding(patch, LeaseObserved, lambda state, told: state.returned.clear())
+
+
+def a_cancellation_is_forgotten(patch: Patch) -> None:
+    folding(patch, JobCancelRequested, lambda state, told: state.cancels.clear())
+
+
+def a_time_limit_is_forgotten_when_another_lease_ends(patch: Patch) -> None:
+    release = fold._release
+
+    def forgets(state: State, lease: Lease, at_ms: int) -> None:
+        release(state, lease, at_ms)
+        state.time_limits = []
+
+    patch.setattr(fold, "_release", forgets)
+
+
+def a_lease_that_runs_is_still_awaited(patch: Patch) -> None:
+    awaited = fold._no_longer_awaited
+    running = fold._lease_observed
+
+    def observed(state: State, told: LeaseObserved) -> None:
+        still = told.phase is LeasePhase.RUNNING
+        patch.setattr(fold, "_no_longer_awaited", (lambda state, lease: None) if still else awaited)
+        running(state, told)
+        patch.setattr(fold, "_no_longer_awaited", awaited)
+
+    patch.setitem(FOLDS, LeaseObserved, observed)
+
+
+def nobody_gives_up(patch: Patch) -> None:
+    folding(patch, JobSubmitted, lambda state, told: state.expiries.clear())
+
+
+def who_waits_for_others_is_forgotten(patch: Patch) -> None:
+    folding(patch, JobSubmitted, lambda state, told: state.dependents.clear())
+
+
+def an_elastic_lease_is_not_kept_as_one(patch: Patch) -> None:
+    folding(patch, LeaseGranted, lambda state, told: state.elastic.clear())
+
+
+def a_lost_node_still_counts(patch: Patch) -> None:
+    count = State.count_capacity
+
+    def never_less(self: State, build: Build, sign: int, *, is_rented: bool) -> None:
+        count(self, build, max(sign, 0), is_rented=is_rented)
+
+    patch.setattr(State, "count_capacity", never_less)
+
+
+def rented_nodes_are_owned(patch: Patch) -> None:
+    count = State.count_capacity
+    patch.setattr(
+        State, "count_capacity", lambda self, build, sign, *, is_rented: count(self, build, sign, is_rented=False)
+    )
+
+
+def who_has_no_room_on_a_node_is_not_told_apart(patch: Patch) -> None:
+    def forgets(state: State, told: NodeObserved) -> None:
+        if told.node in state.nodes:
+            state.nodes[told.node].crowded.clear()
+
+    folding(patch, NodeObserved, forgets)
+
+
+def who_has_no_room_on_a_node_is_not_ended(patch: Patch) -> None:
+    folding(patch, NodeObserved, lambda state, told: state.stranded.clear())
+
+
+def a_node_is_open_while_who_has_no_room_is_there(patch: Patch) -> None:
+    patch.setattr(Node, "is_open", property(lambda self: self.build.is_open))
+    patch.setattr(Node, "build_now", property(lambda self: self.build))
+
+
+def rent_is_not_counted_when_a_lease_ends(patch: Patch) -> None:
+    count = fold._count_rented
+
+    def only_more(state: State, lease: Lease, change: int, at_ms: int) -> None:
+        if change > 0:
+            count(state, lease, change, at_ms)
+
+    patch.setattr(fold, "_count_rented", only_more)
+
+
+def rent_is_held_for_ever(patch: Patch) -> None:
+    patch.setattr(fold, "_release_hold", lambda state, request: None)
+
+
+def promises_are_counted_for_ever(patch: Patch) -> None:
+    patch.setattr(fold, "_settle", lambda state, request, charged: None)
+
+
+def room_is_kept_for_who_has_it(patch: Patch) -> None:
+    patch.setattr(fold, "_let_go_of_room", lambda state, job: False)
+
+
+def dependencies_are_not_looked_at(patch: Patch) -> None:
+    def at_once(state: State, job: Job) -> None:
+        if job.cls.spec.after_ok or job.cls.spec.after_any:
+            job.waits_for = ()
+
+    patch.setattr(fold, "_depend", at_once)
+
+
+def arrays_have_no_ceiling(patch: Patch) -> None:
+    patch.setattr(Draft, "is_array_full", lambda self, job: False)
+
+
+def levels_are_a_wish(patch: Patch) -> None:
+    patch.setattr(packing, "cares", lambda needs: False)
+
+
+def growth_forgets_levels(patch: Patch) -> None:
+    patch.setattr(elastic, "nearness", lambda *requests: topology.Nearness())
+
+
+def slices_are_not_taken(patch: Patch) -> None:
+    patch.setattr(kinds, "slices_taken", lambda build, amounts, spot: 0)
+
+
+def a_part_by_memory_counts_next_to_nothing(patch: Patch) -> None:
+    patch.setattr(kinds, "memory_milli", lambda asked, there: 1)
+
+
+def time_has_no_limits(patch: Patch) -> None:
+    patch.setattr(_Cycle, "_end_overdue", lambda self: None)
+
+
+def patience_has_no_end(patch: Patch) -> None:
+    patch.setattr(_Cycle, "give_up", lambda self: None)
+
+
 MUTANTS: tuple[tuple[Callable[[Patch], None], str], ...] = (
+    (waiting_jobs_of_a_class_are_counted_once_too_often, r"jobs of a class of queue \w+ wait, not"),
+    (a_job_that_comes_back_is_forgotten, r"came back and in no line"),
+    (a_cancellation_is_forgotten, r"is cancelled and in no line"),
+    (a_time_limit_is_forgotten_when_another_lease_ends, r"time limits are not those|list.remove"),
+    (a_lease_that_runs_is_still_awaited, r"times by which leases must run are not those"),
+    (nobody_gives_up, r"gives up waiting at an instant that is not kept"),
+    (who_waits_for_others_is_forgotten, r"jobs wait for .* and .* is kept"),
+    (an_elastic_lease_is_not_kept_as_one, r"elastic leases are not those"),
+    (a_lost_node_still_counts, r"the capacity is not that of the nodes"),
+    (rented_nodes_are_owned, r"what is owned is not"),
+    (who_has_no_room_on_a_node_is_not_told_apart, r"knows .* not who is there"),
+    (who_has_no_room_on_a_node_is_not_ended, r"has no room on node \S+, and nobody ends it|is lost and not revoked"),
+    (a_node_is_open_while_who_has_no_room_is_there, r"is given as a whole 2 times|is over-allocated|of itself|at once"),
+    (rent_is_not_counted_when_a_lease_ends, r"request \S+ counts \d+ leases"),
+    (rent_is_held_for_ever, r"request \S+ is held for a job that does not wait"),
+    (promises_are_counted_for_ever, r"budget \w+ counts other promises"),
+    (room_is_kept_for_who_has_it, r"room is kept for j\d+, which does not wait"),
+    (dependencies_are_not_looked_at, r"starts after j\d+"),
+    (arrays_have_no_ceiling, r"one too many of its array"),
+    (levels_are_a_wish, r"requires one (rack|block|host), and is in"),
+    (growth_forgets_levels, r"requires one (rack|block|host), and is in"),
+    (slices_are_not_taken, r"slices of GPU \d+ \S+ ?are given twice|kept as|cut at once"),
+    (a_part_by_memory_counts_next_to_nothing, r"is (given away as|taken as)|does not say how much"),
+    (time_has_no_limits, r"is over its time and not revoked"),
+    (patience_has_no_end, r"waits for longer than it would"),
     (room_is_not_given_back, r"node n\d+: kept as"),
     (named_resources_never_lack, r"more is allocated than it has|is over-allocated"),
     (a_gang_may_lack_its_last_member, r"seats \d+ of \d+ members|a partial gang"),

@@ -4,49 +4,50 @@ A step is a verb and three numbers. The numbers choose among what there is (the 
 Hypothesis can shorten a script without breaking it. What is generated includes what a good agent would never report
 (late, repeated and contradictory observations), because a fold never refuses.
 
-``Ledger`` is the naive model: it knows only the events, and recomputes from them what is used and promised.
+What a job is like is drawn from the digits of its three numbers, one after the other (:class:`Digits`): 0 is always
+the plainest, and what is rare comes last, so that shortening takes features away one by one. Every feature of jobs and
+nodes is drawn: gangs of several roles, elastic ones, whole GPUs, parts in thousandths and by memory, MIG instances,
+models, named resources, levels, estimates, limits of time, arrays, and jobs that wait for others.
+
+:class:`~tests.scheduler.ledger.Ledger` is the naive model beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState, Offer, Site
+from controlplane.domain.clusters import ClusterSpec, NodeShape, NodeState, Offer, Site
 from controlplane.domain.events import (
-    BudgetConfigured,
-    CapacityObserved,
     CapacityPhase,
-    CapacityReleased,
-    CapacityRequested,
     ClusterConfigured,
-    CycleDecided,
     Event,
-    JobEnded,
-    JobRefused,
-    JobSubmitted,
-    LeaseGranted,
     LeaseObserved,
     LeasePhase,
-    LeaseRevoked,
+    MemberName,
     NodeObserved,
     PolicyActivated,
     QueueConfigured,
-    Ticked,
 )
 from controlplane.domain.ids import NodeId
 from controlplane.domain.queues import QueueSpec, Quota
-from controlplane.domain.workloads import JobSpec, Role
+from controlplane.domain.topology import Level, TopologyRequest
+from controlplane.domain.workloads import GangTerms, JobSpec, Role
+from controlplane.scheduler.facts import JobFacts, QueueFacts
 from controlplane.scheduler.state import RequestPhase
-from tests.scheduler.core import CLOUD, GIB, HOUR, Core, gpus, job, offer
-from tests.scheduler.naive_quota import TOP, NaiveQuota
+from tests.scheduler.core import CLOUD, GIB, HOME, HOUR, Core, gpus, offer
+from tests.scheduler.ledger import OVER, Ledger
 from tests.twins.plain_rules import PlainRules
 
 Step = tuple[str, int, int, int]
 Script = list[Step]
+T = TypeVar("T")
+
+DIGITS = 2**24
+"""Each number of a step is below this: three of them choose some twenty times among a few."""
 
 SHAPES = (
     gpus(8),
@@ -54,20 +55,49 @@ SHAPES = (
     gpus(4, "T4", cpu=16_000, memory=64 * GIB),
     gpus(0, cpu=32_000),
     gpus(2, "T4", cpu=8_000, licence=2),
+    gpus(2, "A100-40").model_copy(update={"gpu_memory_bytes": 40 * GIB}),
+    gpus(2, "A100-40").model_copy(update={"gpu_memory_bytes": 40 * GIB, "mig": True}),
+    gpus(3, "A100-40").model_copy(update={"gpu_memory_bytes": 40 * GIB, "mig": 1, "mig_repartition": True}),
 )
+PLACES: tuple[dict[Level, str], ...] = (
+    {},
+    *({Level.BLOCK: block, Level.RACK: rack} for block in ("b1", "b2") for rack in ("r1", "r2")),
+)
+"""A node says block and rack, or nothing."""
 OFFERS = (
     offer("big", 8_000_000, most=2),
     offer("small", 900_000, count=2, model="T4", most=3),
     offer("spot", 2_000_000, count=4, most=1),
 )
-OVER = (LeasePhase.FINISHED, LeasePhase.FAILED, LeasePhase.LOST, LeasePhase.REFUSED, LeasePhase.ENDED)
 MODELS: tuple[tuple[str, ...], ...] = ((), (), (), ("A100",), ("T4",), ("A100", "T4"), ("H100",))
+LEVELS = (
+    None,
+    None,
+    TopologyRequest(required=Level.RACK),
+    TopologyRequest(preferred=Level.RACK),
+    TopologyRequest(required=Level.BLOCK, preferred=Level.HOST),
+    TopologyRequest(required=Level.HOST),
+)
+PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "1g.5gb+me")
 
 
 def burst_cost(job: object, home: object, offer: object, now_ms: int) -> int | None:
     """Anything may be rented, the cheaper the better, but only in the second half of each minute."""
     price = getattr(offer, "cost_micro_usd", 0)
     return int(price) if now_ms % 60_000 >= 30_000 else None
+
+
+def terms_of(job: JobFacts, queue: QueueFacts, now_ms: int) -> GangTerms:
+    """Less patience than jobs ask for, and more members; both are eased after a while."""
+    if now_ms - job.submitted_ms >= 60_000:
+        return GangTerms(max_attempts=2)
+    return GangTerms(
+        min_members=job.members_most,
+        wait_limit_ms=45_000 if job.priority else None,
+        topology_required=Level.BLOCK if job.members_most > 2 else None,
+        hold_ms=60_000,
+        grace_ms=1_000,
+    )
 
 
 RULES: tuple[Callable[[], PlainRules], ...] = (
@@ -85,7 +115,7 @@ RULES: tuple[Callable[[], PlainRules], ...] = (
         digest="preempting",
         may_preempt=True,
         may_reserve=True,
-        allow=lambda job, queue, shortage: ("queue", "cohort", "reclaim", "fair-share")[: 1 + job.priority],
+        allow=lambda job, queue, shortage: ("queue", "reclaim", "fair-share", "cohort")[: 3 + job.priority],
         depth=lambda job: 2,
         cost=burst_cost,
     ),
@@ -95,7 +125,7 @@ RULES: tuple[Callable[[], PlainRules], ...] = (
         may_reserve=True,
         may_block=True,
         may_order_backfill=True,
-        allow=lambda job, queue, shortage: ("queue", "reclaim", "borrowers")[: 1 + job.priority],
+        allow=lambda job, queue, shortage: ("queue", "reclaim", "borrowers")[: 2 + job.priority],
         depth=lambda job: 1 + job.members % 2,
         may_pass=lambda job, queue: (("queue", "others"), ("others",), ())[job.priority % 3],
         cost=burst_cost,
@@ -108,6 +138,23 @@ RULES: tuple[Callable[[], PlainRules], ...] = (
         admit=lambda job: "no" if job.name == "unwanted" else None,
         cost=burst_cost,
     ),
+    lambda: PlainRules(
+        digest="elastic",
+        may_preempt=True,
+        may_reserve=True,
+        allow=lambda job, queue, shortage: ("queue", "surplus", "reclaim")[: 2 + job.priority],
+        depth=lambda job: 1,
+        cost=burst_cost,
+    ),
+    lambda: PlainRules(
+        digest="terms",
+        may_give_terms=True,
+        gang_reads=frozenset({"job.submitted_ms", "job.members_most", "job.priority", "now"}),
+        terms=terms_of,
+        may_preempt=True,
+        allow=lambda job, queue, shortage: ("queue", "surplus"),
+        cost=burst_cost,
+    ),
 )
 
 
@@ -118,7 +165,10 @@ class World(Core):
         super().__init__(RULES[variant % len(RULES)](), is_checked=is_checked)
         self.ledger = Ledger()
         self._specs: list[JobSpec] = []
+        self._ids: list[int] = []
+        """Jobs that were submitted."""
         self._ends: list[str] = []
+        self._resized: list[LeaseObserved] = []
         self._nodes_made = 0
         self.tell(PolicyActivated(name="p", digest=self.rules.digest, files={}))
         self.home()
@@ -129,8 +179,8 @@ class World(Core):
         self.budget("all", 6_000_000, HOUR)
         self.budget("lefts", 3_000_000, HOUR // 2, queue="left")
         self.cloud(*OFFERS, idle_release_ms=20_000)
-        for number in range(3):
-            self._new_node(number, 0, 0)
+        for number, shape in enumerate((0, 5, 2, 7)):
+            self._new_node(shape, number, 0)
 
     def tell(self, *events: Event) -> int:
         for event in events:
@@ -152,16 +202,16 @@ class World(Core):
     # --- verbs -------------------------------------------------------------------------------------------------------
 
     def _submit(self, a: int, b: int, c: int) -> None:
-        self._specs.append(spec_of(a, b, c))
-        self.submit(self._specs[-1])
+        self._specs.append(spec_of(a, b, c, self._ids))
+        self._ids.append(self.submit(self._specs[-1]))
 
     def _submit_alike(self, a: int, b: int, c: int) -> None:
         if self._specs:
-            for _ in range(1 + b % 4):
-                self.submit(self._specs[a % len(self._specs)])
+            for _ in range(1 + b % 6):
+                self._ids.append(self.submit(self._specs[a % len(self._specs)]))
 
     def _tick(self, a: int, b: int, c: int) -> None:
-        self.cycle(self.state.now_ms + (1, 1_000, 30_000, 400_000)[a % 4] * (1 + b % 3))
+        self.cycle(self.state.now_ms + (1, 1_000, 30_000, 70_000)[a % 4] * (1 + b % 3))
         self.ledger.check_cycle(self)
 
     def _cancel(self, a: int, b: int, c: int) -> None:
@@ -172,7 +222,8 @@ class World(Core):
         leases = list(self.state.leases)
         if leases:
             lease = leases[a % len(leases)]
-            phase = (LeasePhase.LAUNCHING, LeasePhase.RUNNING, LeasePhase.FINISHED, *OVER)[b % 8]
+            early = (LeasePhase.RUNNING, LeasePhase.RUNNING, LeasePhase.LAUNCHING, LeasePhase.RUNNING)
+            phase = (*early, LeasePhase.FINISHED, *OVER)[b % 10]
             self._ends.append(lease)
             self.report(lease, phase)
 
@@ -180,31 +231,57 @@ class World(Core):
         lease = self._ends[a % len(self._ends)] if self._ends else "j1.1"
         self.report(lease, (LeasePhase.RUNNING, *OVER)[b % 6])
 
+    def _resize(self, a: int, b: int, c: int) -> None:
+        """What an agent would say of a gang: as of some revision, with whoever is not stopped yet. Or old news."""
+        leases = [lease for lease in self.state.leases.values() if lease.job.cls.is_elastic]
+        if c % 4 == 3 and self._resized:
+            self.tell(self._resized[a % len(self._resized)])
+        elif leases:
+            lease = leases[a % len(leases)]
+            revision = lease.revision - b % (1 + lease.revision)
+            there = [
+                MemberName(role=seat.role, ordinal=seat.ordinal)
+                for number, seat in enumerate(lease.seats)
+                if seat.since <= revision and not 0 < seat.leaving <= revision and (b // 8 % 4 or number != c // 4 % 4)
+            ]
+            self._resized.append(
+                LeaseObserved(
+                    cluster=lease.cluster,
+                    lease=lease.id,
+                    phase=LeasePhase.RESIZED,
+                    observed_ms=self.state.now_ms,
+                    revision=revision,
+                    members=tuple(there),
+                )
+            )
+            self.tell(self._resized[-1])
+
     def _new_node(self, a: int, b: int, c: int) -> None:
         self._nodes_made += 1
-        self.node(f"n{self._nodes_made}", SHAPES[a % len(SHAPES)])
+        self._report_node(f"n{self._nodes_made}", SHAPES[a % len(SHAPES)], topology=PLACES[b % len(PLACES)])
+
+    def _report_node(self, name: str, shape: NodeShape, **more: object) -> None:
+        flavor = (shape.gpu_model or "cpu").lower()
+        plain = {"cluster": HOME, "node": name, "shape": shape, "flavor": flavor, **more}
+        self.tell(NodeObserved.model_validate(plain))
 
     def _change_node(self, a: int, b: int, c: int) -> None:
-        nodes = list(self.state.nodes.values())
-        if nodes:
-            node = nodes[a % len(nodes)]
-            shape = NodeShape(
-                cpu_milli=node.build.cpu_milli,
-                memory_bytes=node.build.memory_bytes,
-                gpus=node.build.gpus,
-                gpu_model=node.build.gpu_model or None,
-                other=dict(node.build.other),
-            )
-            states = (NodeState.LOST, NodeState.READY, NodeState.CORDONED, NodeState.READY)
-            self.node(
-                node.name,
-                shape,
-                states[b % 4],
-                cluster=node.build.cluster,
-                flavor=node.build.flavor,
-                request=node.request,
-                labels={"seen": str(c % 2)},
-            )
+        """It is lost, cordoned, comes back, has a GPU less, or stands elsewhere."""
+        names = [name for name in self.ledger.nodes if name in self.state.nodes or b % 3 == 0]
+        if not names:
+            return
+        known = self.ledger.nodes[names[a % len(names)]]
+        if known.request is not None and known.node not in self.state.nodes:
+            return  # what was rented is gone for good
+        update: dict[str, object] = {
+            "state": (NodeState.LOST, NodeState.READY, NodeState.CORDONED, NodeState.READY)[b % 4],
+            "labels": {"seen": str(c % 2)},
+        }
+        if c // 2 % 4 in (1, 2) and known.shape.gpus > known.shape.mig_gpus:
+            update["shape"] = known.shape.model_copy(update={"gpus": known.shape.gpus - 1})
+        elif c // 2 % 4 == 3 and known.request is None:
+            update["topology"] = PLACES[c // 8 % len(PLACES)]
+        self.tell(known.model_copy(update=update))
 
     def _change_quota(self, a: int, b: int, c: int) -> None:
         name = ("left", "right", "root", "team")[a % 4]
@@ -220,12 +297,12 @@ class World(Core):
 
     def _change_tree(self, a: int, b: int, c: int) -> None:
         if a % 3 == 2:
-            parent = ("root", "left", "team")[b % 3]
+            parent = (*["root"] * 6, "left", "team")[b % 8]
             self.tell(QueueConfigured(spec=QueueSpec(name=f"extra{c % 2}", parent=parent, weight=c % 4)))
         else:
             old = self.state.queues[("left", "right")[a % 3]]
-            parents = ("root", None, "team")
-            self.tell(QueueConfigured(spec=old.model_copy(update={"parent": parents[b % 3], "weight": c % 5})))
+            parents = ("root", "root", "root", None, None, "team")
+            self.tell(QueueConfigured(spec=old.model_copy(update={"parent": parents[b % 6], "weight": c % 5})))
 
     def _change_policy(self, a: int, b: int, c: int) -> None:
         if a % 3:
@@ -278,6 +355,7 @@ VERBS: dict[str, Callable[[World, int, int, int], None]] = {
     "submit_alike": World._submit_alike,
     "tick": World._tick,
     "report": World._report,
+    "resize": World._resize,
     "report_late": World._report_late,
     "cancel": World._cancel,
     "new_node": World._new_node,
@@ -289,202 +367,98 @@ VERBS: dict[str, Callable[[World, int, int, int], None]] = {
     "provide": World._provide,
     "end_rent": World._end_rent,
 }
-OFTEN = (*["submit"] * 8, *["submit_alike"] * 3, *["tick"] * 9, *["report"] * 7, *["provide"] * 3, "end_rent")
+OFTEN = (
+    *["submit"] * 9,
+    *["submit_alike"] * 6,
+    *["tick"] * 9,
+    *["report"] * 6,
+    *["resize"] * 3,
+    *["provide"] * 3,
+    *["change_node"] * 2,
+    "end_rent",
+)
 
-_NUMBERS = st.integers(0, 2**16)
+_NUMBERS = st.integers(0, DIGITS - 1)
 SCRIPTS: st.SearchStrategy[Script] = st.lists(
     st.tuples(st.sampled_from((*OFTEN, *VERBS)), _NUMBERS, _NUMBERS, _NUMBERS), max_size=60
 )
 
 
-def spec_of(a: int, b: int, c: int) -> JobSpec:
-    """A job: of one GPU, a fraction, many, none; alone or a gang; of one role or two."""
-    count = (1, 1, 1, 1, 2, 3, 6)[b % 7]
-    wanted = (1, 1, 2, 2, 4, 0, 3)[c % 7]
-    fraction = {"gpu_milli": 250 * (1 + b // 7 % 3)} if wanted == 1 and b // 7 % 2 == 0 else {}
-    made = job(
-        wanted,
-        queue=(*["left", "right", "team"] * 4, "extra0", "nowhere")[a % 14],
-        members=count,
-        cpu=1_000 * (b // 21 % 9),
-        name=("job", "job", "job", "unwanted")[a // 14 % 4],
-        priority=(0, 0, 5)[a // 56 % 3],
-        gpu_models=MODELS[c // 7 % 7],
-        other={"licence": c // 49 % 3} if c // 147 % 8 == 0 else {},
-        estimate_ms=(None, 1_000, 60_000, HOUR)[c // 1176 % 4],
-        wait_limit_ms=(None, None, 0, 50_000)[b // 9 % 4],
-        max_attempts=1 + a // 168 % 3,
-        **fraction,
-    )
-    if b // 63 % 5 == 0:
-        helper = Role(name="server", count=1 + c % 2, cpu_milli=2_000, memory_bytes=30 * GIB)
-        made = made.model_copy(update={"roles": (*made.roles, helper)})
-    return made
+# --- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def _asks(role: Role) -> dict[str, int]:
-    return {"gpu": role.gpus * role.gpu_milli, "cpu": role.cpu_milli, "memory": role.memory_bytes, **role.other}
+class Digits:
+    """Some numbers, read as the digits of choices one after the other."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._left = 0
+        for number in reversed(numbers):
+            self._left = self._left * DIGITS + number % DIGITS
+
+    def below(self, count: int) -> int:
+        """The next choice, as a number from 0."""
+        self._left, digit = divmod(self._left, count)
+        return digit
+
+    def of(self, *options: T) -> T:
+        """The next choice; 0 takes the first."""
+        return options[self.below(len(options))]
+
+    def seldom(self, one_in: int) -> bool:
+        """Whether the next choice is the last of so many."""
+        return self.below(one_in) == one_in - 1
 
 
-# --- the naive model -------------------------------------------------------------------------------------------------
+def spec_of(a: int, b: int, c: int, others: Sequence[int] = ()) -> JobSpec:
+    """A job; ``others`` are those that it may depend on."""
+    digits = Digits(a, b, c)
+    queue = digits.of(*["left", "right", "team"] * 12, "extra0", "nowhere")
+    roles = [_role(digits, "main")]
+    plain: dict[str, object] = {
+        "name": digits.of("job", "job", "job", "unwanted"),
+        "queue": queue,
+        "priority": digits.of(0, 5, 0),
+        "max_attempts": digits.of(1, 2, 3),
+        "estimate_ms": digits.of(None, 1_000, 60_000, HOUR),
+        "wait_limit_ms": digits.of(None, None, None, None, None, 200_000, 200_000, 0),
+    }
+    if digits.seldom(5):
+        server = Role(name="server", count=1 + digits.below(2), cpu_milli=2_000, memory_bytes=30 * GIB)
+        roles.append(server.model_copy(update={"topology": digits.of(*LEVELS[:4])}))
+    if digits.seldom(3):
+        plain["topology"] = digits.of(*LEVELS)
+    if digits.seldom(6):
+        limits = {"time_limit_ms": 70_000, "hold_ms": 40_000, "start_by_ms": 300_000}
+        plain.update([digits.of(*limits.items())])
+    if digits.seldom(6):
+        plain.update({"array": digits.of("sweep", "other"), "max_running": digits.of(1, 2)})
+    if others and digits.seldom(6):
+        ties = digits.of("after_ok", "after_any")
+        plain[ties] = tuple({others[digits.below(len(others))] for _ in range(digits.of(1, 2))})
+    if digits.seldom(40):
+        plain["after_any"] = (10**9,)
+    return JobSpec.model_validate({**plain, "roles": tuple(roles)})
 
 
-@dataclass
-class Ledger:
-    """What the events alone say. Breaks with an ``AssertionError`` that names what went wrong."""
-
-    nodes: dict[str, NodeObserved] = field(default_factory=dict)
-    leases: dict[str, LeaseGranted] = field(default_factory=dict)
-    specs: dict[int, JobSpec] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
-    started: set[int] = field(default_factory=set)
-    """Jobs that were placed at least once."""
-    ended: set[int] = field(default_factory=set)
-    requests: dict[str, CapacityRequested] = field(default_factory=dict)
-    revoked: set[str] = field(default_factory=set)
-    queues: dict[str, QueueSpec] = field(default_factory=dict)
-    budgets: dict[str, Budget] = field(default_factory=dict)
-    spent: dict[str, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
-    """Request -> (asked at, micro-dollars promised or charged, budgets), ended ones included."""
-    now_ms: int = 0
-
-    def see(self, position: int, event: Event) -> None:
-        """Take one event."""
-        match event:
-            case JobSubmitted():
-                self.specs[position] = event.spec
-                self.waiting.add(position)
-            case Ticked():
-                self.now_ms = max(self.now_ms, event.now_ms)
-            case NodeObserved():
-                self.nodes[event.node] = event
-            case QueueConfigured():
-                self.queues[event.spec.name] = event.spec
-            case BudgetConfigured():
-                self.budgets[event.spec.name] = event.spec
-            case _:
-                self._see_what_follows(event)
-
-    def _see_what_follows(self, event: Event) -> None:
-        match event:
-            case LeaseGranted():
-                self._grant(event)
-            case LeaseRevoked():
-                assert event.lease in self.leases, f"{event.lease} is revoked and was over"
-                assert event.lease not in self.revoked, f"{event.lease} is revoked twice"
-                self.revoked.add(event.lease)
-            case LeaseObserved(phase=phase) if phase in OVER and event.lease in self.leases:
-                self._end(event)
-            case JobEnded() | JobRefused():
-                self._job_over(event.job)
-            case CapacityRequested():
-                self._rent(event)
-            case CapacityReleased():
-                assert event.request in self.requests, f"{event.request} is released and was over"
-            case CapacityObserved(phase=CapacityPhase.RELEASED | CapacityPhase.FAILED):
-                if self.requests.pop(event.request, None) is not None:
-                    asked_ms, _, budgets = self.spent[event.request]
-                    self.spent[event.request] = (asked_ms, event.charged_micro_usd, budgets)
-            case _:
-                pass
-
-    def _rent(self, event: CapacityRequested) -> None:
-        assert event.deadline_ms > self.now_ms, f"{event.request} has no deadline ahead"
-        assert event.for_job in self.waiting, f"{event.request} is for j{event.for_job}, which does not wait"
-        twice = [held.request for held in self.requests.values() if held.for_job == event.for_job]
-        assert not twice or event.for_job in self.started, f"{event.request} and {twice} are for one job"
-        self.requests[event.request] = event
-        self.spent[event.request] = (self.now_ms, event.promised_micro_usd, event.budgets)
-        for name in event.budgets:
-            self.check_budget(name)
-
-    def check_budget(self, name: str) -> None:
-        """What was promised and charged for requests of this window is within the limit."""
-        budget = self.budgets[name]
-        window = self.now_ms // budget.window_ms
-        sums = [usd for at, usd, names in self.spent.values() if name in names and at // budget.window_ms == window]
-        assert sum(sums) <= budget.limit_micro_usd, f"budget {name} has {budget.limit_micro_usd}, taken {sum(sums)}"
-
-    def check_quota(self, granted: LeaseGranted) -> None:
-        """Wherever the grant adds to a charge, the naive algebra allows the sum. (Quota that was lowered below what is
-        used stays exceeded; nothing may be added to it.)"""
-        spec = self.specs[granted.job]
-        ups = [spec.queue]
-        while (parent := self.queues[ups[-1]].parent) is not None:
-            ups.append(parent)
-        listed = {(flavor, res) for up in ups for flavor, by in self.queues[up].quotas.items() for res in by}
-        for key in sorted(listed):
-            after = NaiveQuota(self.queues, key, self._used(key))
-            before = NaiveQuota(self.queues, key, self._used(key, granted.lease))
-            for up in (*ups, TOP):
-                is_unchanged = after.charge(up) == before.charge(up)
-                assert is_unchanged or after.is_within(up), f"{key} is exceeded at {up or 'the top'}"
-
-    def _used(self, key: tuple[str, str], without: str = "") -> dict[str, int]:
-        used: dict[str, int] = {}
-        for lease in self.leases.values():
-            spec = self.specs[lease.job]
-            roles = {role.name: role for role in spec.roles}
-            for member in lease.members:
-                if lease.lease != without and key[0] in ("any", self.nodes[member.node].flavor):
-                    used[spec.queue] = used.get(spec.queue, 0) + _asks(roles[member.role]).get(key[1], 0)
-        return used
-
-    def _job_over(self, job: int) -> None:
-        assert job not in self.ended, f"j{job} ends twice"
-        assert all(lease.job != job for lease in self.leases.values()), f"j{job} ends and holds a lease"
-        self.ended.add(job)
-        self.waiting.discard(job)
-
-    def _grant(self, event: LeaseGranted) -> None:
-        assert event.job in self.waiting, f"j{event.job} is placed and did not wait"
-        self.waiting.remove(event.job)
-        self.leases[event.lease] = event
-        spec = self.specs[event.job]
-        seats = sorted((member.role, member.ordinal) for member in event.members)
-        assert seats == sorted((role.name, at) for role in spec.roles for at in range(role.count)), "a partial gang"
-        clusters = {self.nodes[member.node].cluster for member in event.members}
-        assert clusters == {event.cluster}, f"{event.lease} is spread over {sorted(clusters)}"
-        self.check_quota(event)
-        self.started.add(event.job)
-        for name in sorted({member.node for member in event.members}):
-            assert self.nodes[name].state is NodeState.READY, f"{event.lease} is placed on {name}, not ready"
-            self.check_node(name)
-
-    def _end(self, event: LeaseObserved) -> None:
-        over = self.leases.pop(event.lease)
-        self.revoked.discard(event.lease)
-        if event.phase is LeasePhase.FINISHED:
-            assert over.job not in self.ended
-            self.ended.add(over.job)
-        else:
-            self.waiting.add(over.job)
-
-    def check_node(self, name: str) -> None:
-        """Members on the node take no more than it has, in sum and on each GPU."""
-        shape = self.nodes[name].shape
-        left = {"cpu": shape.cpu_milli, "memory": shape.memory_bytes, **shape.other}
-        left.update({f"gpu {index}": 1_000 for index in range(shape.gpus)})
-        for lease in self.leases.values():
-            roles = {role.name: role for role in self.specs[lease.job].roles}
-            for member in lease.members:
-                if member.node != name:
-                    continue
-                role = roles[member.role]
-                assert len(set(member.gpus)) == role.gpus, f"{lease.lease}: {member.gpus} for {role.gpus} GPUs"
-                asked = {"cpu": role.cpu_milli, "memory": role.memory_bytes, **role.other}
-                asked.update({f"gpu {index}": role.gpu_milli for index in member.gpus})
-                for resource, amount in asked.items():
-                    left[resource] = left.get(resource, 0) - amount
-        assert min(left.values()) >= 0, f"{name} is over-allocated: {left}"
-
-    def check_cycle(self, core: Core) -> None:
-        """After a whole cycle: every job is somewhere, and every one that waits has one reason."""
-        closed = core.closed
-        assert sum(closed.waiting.values()) == len(self.waiting), f"{closed.waiting} counts not {len(self.waiting)}"
-        assert set(core.state.jobs) == self.waiting | {lease.job for lease in self.leases.values()}
-        assert isinstance(core.decided[-1], CycleDecided)
-        assert closed.decisions == len(core.decided) - 1
+def _role(digits: Digits, name: str) -> Role:
+    count = digits.of(1, 1, 1, 2, 3, 6)
+    plain: dict[str, object] = {"name": name, "count": count, "cpu_milli": 1_000 * digits.below(5)}
+    plain["gpus"] = gpus_ = digits.of(1, 1, 2, 4, 0, 3, 2)
+    if count > 1 and digits.of(True, False):
+        plain["min_count"] = 1 + digits.below(count)
+    if gpus_ == 1:
+        share = digits.of("whole", "whole", "part", "memory", "instance")
+        if share == "part":
+            plain["gpu_milli"] = 250 * (1 + digits.below(3))
+        elif share == "memory":
+            plain["gpu_memory_bytes"] = digits.of(10, 15, 25, 40) * GIB
+        elif share == "instance":
+            plain["mig_profile"] = digits.of(*PROFILES)
+    if digits.seldom(3):
+        plain["gpu_models"] = digits.of(*MODELS)
+    if digits.seldom(10):
+        plain["other"] = {"licence": 1 + digits.below(2)}
+    return Role.model_validate(plain)
 
 
 def script_of(seed: int, length: int = 60) -> Script:
@@ -493,6 +467,6 @@ def script_of(seed: int, length: int = 60) -> Script:
     verbs = (*OFTEN, *VERBS)
 
     def number() -> int:
-        return draw.randrange(2**16)
+        return draw.randrange(DIGITS)
 
     return [(draw.choice(verbs), number(), number(), number()) for _ in range(length)]

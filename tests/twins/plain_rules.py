@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.domain.workloads import GangTerms
 from controlplane.scheduler.facts import (
     BudgetFacts,
     CandidateFacts,
@@ -39,6 +40,9 @@ class PlainRules:
     job_order_reads: frozenset[str] = frozenset({"job.priority"})
     queue_order_reads: frozenset[str] = frozenset({"queue.weighted_share_ppb"})
     eligibility_reads: frozenset[str] = frozenset()
+    may_give_terms: bool = False
+    gang_reads: frozenset[str] = frozenset()
+    terms: Callable[[JobFacts, QueueFacts, int], GangTerms] = lambda job, queue, now: GangTerms()
     may_preempt: bool = False
     may_reserve: bool = False
     borrow: Callable[[JobFacts, QueueFacts, CohortFacts], bool] = lambda job, queue, cohort: True
@@ -72,6 +76,9 @@ class PlainRules:
 
     def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         return Answer(self.order_backfill(job))
+
+    def gang(self, job: JobFacts, queue: QueueFacts, home: HomeFacts | None, now_ms: int) -> Answer[GangTerms]:
+        return Answer(self.terms(job, queue, now_ms))
 
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         return Answer(self.is_eligible(job, role, cluster, node))

@@ -150,6 +150,7 @@ _JOB: dict[str, tuple[str, Callable[[object], object]]] = {
     "grace": ("grace_ms", milliseconds),
     "start_by": ("start_by_ms", milliseconds),
     "time_limit": ("time_limit_ms", milliseconds),
+    "hold": ("hold_ms", milliseconds),
     "checkpoint_every": ("checkpoint_every_ms", milliseconds),
 }
 
