@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from controlplane.domain.workloads import GangTerms
 from controlplane.policy.bundle import Bundle
 from controlplane.policy.explain import Explanation, explain_facts
 from controlplane.scheduler.facts import (
@@ -100,6 +101,14 @@ class AskedRules:
         return self._rules.backfill_order_reads
 
     @property
+    def may_give_terms(self) -> bool:
+        return self._rules.may_give_terms
+
+    @property
+    def gang_reads(self) -> frozenset[str]:
+        return self._rules.gang_reads
+
+    @property
     def may_order_backfill(self) -> bool:
         return self._rules.may_order_backfill
 
@@ -117,6 +126,9 @@ class AskedRules:
 
     def admission(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[str | None]:
         return self._noted("admission", (job, queue, now_ms), self._rules.admission(job, queue, now_ms))
+
+    def gang(self, job: JobFacts, queue: QueueFacts, home: HomeFacts | None, now_ms: int) -> Answer[GangTerms]:
+        return self._noted("gang", (job, queue, home, now_ms), self._rules.gang(job, queue, home, now_ms))
 
     def queue_order(self, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         return self._noted("ordering.queue", (queue, now_ms), self._rules.queue_order(queue, now_ms))

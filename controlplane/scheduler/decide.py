@@ -777,7 +777,8 @@ class _Cycle:
             self._waiting["requeued"] = self._requeued
 
     def _told(self, job: Job, met: Refusal) -> Refusal:
-        return self._answers.of(job, self._queue(job), met)
+        """The first core told what it met."""
+        return met if self._core == FIRST_CORE else self._answers.of(job, self._queue(job), met)
 
     def _record_dependents(self) -> None:
         """Jobs that are in nobody's line, since they wait for others to end; alike ones together."""
