@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from controlplane.domain.workloads import GangTerms
 from controlplane.policy.bundle import Bundle
 from controlplane.policy.explain import Explanation, explain_facts
 from controlplane.scheduler.facts import (
@@ -127,6 +128,17 @@ class AskedRules:
     def backfill_order(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         answer = self._rules.backfill_order(job, queue, now_ms)
         return self._noted("ordering.backfill", (job, queue, now_ms), answer)
+
+    @property
+    def may_give_terms(self) -> bool:
+        return self._rules.may_give_terms
+
+    @property
+    def gang_reads(self) -> frozenset[str]:
+        return self._rules.gang_reads
+
+    def gang(self, job: JobFacts, queue: QueueFacts, home: HomeFacts | None, now_ms: int) -> Answer[GangTerms]:
+        return self._noted("gang", (job, queue, home, now_ms), self._rules.gang(job, queue, home, now_ms))
 
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         answer = self._rules.eligibility(job, role, cluster, node)

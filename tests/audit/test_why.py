@@ -15,8 +15,9 @@ from controlplane.eventlog.memory import MemoryLog
 from controlplane.runtime.entries import entry_of
 from controlplane.scheduler.decide import decide
 from controlplane.scheduler.verdicts import Refusal, Watch
-from tests.scenarios.stage import Stage
-from tests.scenarios.story import read_story
+from controlplane.simulate.scenarios.stage import Stage
+from controlplane.simulate.scenarios.story import read_story
+from tests.scenarios.policies import shipped
 from tests.scheduler.core import HOUR, Core, gpus, job, offer
 from tests.twins.plain_rules import PlainRules
 
@@ -161,7 +162,8 @@ def test_of_an_offer_that_will_not_do_the_cause_is_told(gpus_of_an_offer: int, a
 
 
 def test_terms_that_the_rules_gave_are_told_with_the_rule() -> None:
-    stage = Stage(read_story(STORIES / "q-the-rules-set-a-ceiling-on-starts.yaml"))
+    story = STORIES / "q-the-rules-set-a-ceiling-on-starts.yaml"
+    stage = Stage(read_story(story.name, story.read_text(encoding="utf-8")), shipped)
     stage.play(lambda moment: None)
     told = why(stage.log, stage.jobs["stubborn"]).sentences()
     assert any("the rules give it 2 starts in all, by gang.yaml:" in line for line in told)

@@ -28,6 +28,7 @@ from controlplane.domain.events import (
     LeasePhase,
     NodeObserved,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.scheduler import agenda, draft, elastic, fold, kinds, needs, packing, snapshot, topology
 from controlplane.scheduler.decide import Decision, _Cycle
 from controlplane.scheduler.draft import Draft
@@ -306,8 +307,9 @@ def rented_nodes_are_owned(patch: Patch) -> None:
 
 def who_has_no_room_on_a_node_is_not_told_apart(patch: Patch) -> None:
     def forgets(state: State, told: NodeObserved) -> None:
-        if told.node in state.nodes:
-            state.nodes[told.node].crowded.clear()
+        at = NodeId(told.cluster, told.node)
+        if at in state.nodes:
+            state.nodes[at].crowded.clear()
 
     folding(patch, NodeObserved, forgets)
 
