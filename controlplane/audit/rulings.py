@@ -93,7 +93,8 @@ class _Asking:
         """Of a job that admission turned away."""
         if refused is None or refused.reason not in (Reason.REFUSED_BY_POLICY, Reason.RULE_FAILED):
             return None
-        return self._last("admission", lambda answer: answer is not None)
+        erred = (question for question in self._of("gang") if question.answer.fault is not None)
+        return self._last("admission", lambda answer: answer is not None) or next(erred, None)
 
     def binding(self, watch: Watch) -> Question | None:
         """Behind the first reason why it does not start."""

@@ -140,6 +140,17 @@ class AskedRules:
         answer = self._rules.backfill_order(job, queue, now_ms)
         return self._noted("ordering.backfill", (job, queue, now_ms), answer)
 
+    @property
+    def may_give_terms(self) -> bool:
+        return self._rules.may_give_terms
+
+    @property
+    def gang_reads(self) -> frozenset[str]:
+        return self._rules.gang_reads
+
+    def gang(self, job: JobFacts, queue: QueueFacts, home: HomeFacts | None, now_ms: int) -> Answer[GangTerms]:
+        return self._noted("gang", (job, queue, home, now_ms), self._rules.gang(job, queue, home, now_ms))
+
     def eligibility(self, job: JobFacts, role: RoleFacts, cluster: ClusterFacts, node: NodeFacts) -> Answer[bool]:
         answer = self._rules.eligibility(job, role, cluster, node)
         return self._noted("eligibility", (job, role, cluster, node), answer)

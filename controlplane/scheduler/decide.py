@@ -131,6 +131,7 @@ class _Cycle:
     def __init__(self, state: State, rules: Rules, watch: Watch | None, core: str) -> None:
         self._state = state
         self._core = core
+        self._is_first_core = core == FIRST_CORE
         self._rules = rules
         self.watch = watch
         self._agenda: Agenda = agenda_for(state, rules)
@@ -147,6 +148,7 @@ class _Cycle:
         self._by_needs: dict[tuple[Need, ...], Refusal] = {}
         self._reservations = Reservations(state, self._agenda, self._draft, self._packer)
         self._preemption = Preemption(state, rules, self._agenda, self._draft, self._packer, self._quota_refusal)
+        self._preemption.may_wait = not self._is_first_core
         self._is_search_round = state.searched_ms is None or state.now_ms - state.searched_ms >= SEARCH_EVERY_MS
         self._rented: list[tuple[int, int]] | None = None
         self._is_backfilling = False
@@ -310,6 +312,8 @@ class _Cycle:
         for promise, job, promised, is_there in kept:
             if not is_there or not self._draft.has_room(promised):
                 self._emit(PromiseReleased(job=job.id, cause="room-gone"))
+            elif self._is_first_core:
+                self._grant_promised(job, promised.queue, promise, promised)
             elif not self._draft.has_quota(promised):
                 self._emit(PromiseReleased(job=job.id, cause="quota-gone"))
             elif not self._draft.has_quota(promised, is_standing=True):
@@ -688,7 +692,7 @@ class _Cycle:
         burst = Burst(
             self._state, self._rules, self._agenda, self._draft, self.watch, len(self._decisions), self._promised
         )
-        burst.may_rest = self._core != FIRST_CORE
+        burst.may_rest = not self._is_first_core
         if not burst.has_offers():
             return
         self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]
@@ -777,8 +781,7 @@ class _Cycle:
             self._waiting["requeued"] = self._requeued
 
     def _told(self, job: Job, met: Refusal) -> Refusal:
-        """The first core told what it met."""
-        return met if self._core == FIRST_CORE else self._answers.of(job, self._queue(job), met)
+        return met if self._is_first_core else self._answers.of(job, self._queue(job), met)
 
     def _record_dependents(self) -> None:
         """Jobs that are in nobody's line, since they wait for others to end; alike ones together."""

@@ -120,6 +120,9 @@ class Preemption:
         """Leases by queue, the least urgent first."""
         self._taken: set[str] = set()
         """Leases that are on their way out already; asked for membership only."""
+        self.may_wait = True
+        """Whether who lacks only quota that is being given back waits for it. Core 1 promised room to it, which was
+        granted before the quota was back."""
         self._leaving: set[tuple[str, str, int]] = set()
         """(lease, role, ordinal) of members that this cycle told to leave; asked for membership only."""
 
@@ -145,7 +148,8 @@ class Preemption:
         self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None, refusal: Refusal
     ) -> Plan | None:
         """The cheapest eviction that lets the job start; ``None`` if the rules allow none or none would help."""
-        if refusal.reason is Reason.QUOTA and self.draft.is_quota_coming(queue, job.cls.resources):
+        is_short = refusal.reason is Reason.QUOTA and self.may_wait
+        if is_short and self.draft.is_quota_coming(queue, job.cls.resources):
             return None  # who was told to leave for others has not left yet, and that more leave would change nothing
         waited_ms = self._state.now_ms - job.submitted_ms
         is_within = self._is_within_nominal(job, queue)
@@ -388,7 +392,8 @@ class _Search:
                 else:
                     low = middle + 1
             plan = self._prune(accepted, low, rule)
-            return plan if plan is not None and (plan.victims or plan.shrunk) else None
+            is_any = plan is not None and (plan.victims or plan.shrunk or not self._of.may_wait)
+            return plan if is_any else None
         finally:
             self._go_to(accepted, 0)
 

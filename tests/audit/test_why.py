@@ -162,8 +162,8 @@ def test_of_an_offer_that_will_not_do_the_cause_is_told(gpus_of_an_offer: int, a
 
 
 def test_terms_that_the_rules_gave_are_told_with_the_rule() -> None:
-    path = STORIES / "q-the-rules-set-a-ceiling-on-starts.yaml"
-    stage = Stage(read_story(path.name, path.read_text(encoding="utf-8")), shipped)
+    story = STORIES / "q-the-rules-set-a-ceiling-on-starts.yaml"
+    stage = Stage(read_story(story.name, story.read_text(encoding="utf-8")), shipped)
     stage.play(lambda moment: None)
     told = why(stage.log, stage.jobs["stubborn"]).sentences()
     assert any("the rules give it 2 starts in all, by gang.yaml:" in line for line in told)

@@ -18,6 +18,7 @@ from tests.scheduler.core import HOME, Core, gpus, job
 from tests.twins.plain_rules import PlainRules
 
 MINUTE = 60_000
+AT = NodeId(HOME, "n")
 
 
 def one_node(count: int = 4, rules: PlainRules | None = None) -> Core:
@@ -70,12 +71,12 @@ def test_a_node_that_is_lost_while_a_crowded_out_gang_is_on_it_is_remembered_unt
     core.cycle(2)
     core.node("n", gpus(4))
     core.cycle(3)
-    assert core.state.nodes[NodeId(HOME, "n")].crowded == [lease]
+    assert core.state.nodes[AT].crowded == [lease]
     core.report(lease, LeasePhase.LOST)
     next_ = core.submit(job(4))
     core.cycle(4)
     assert core.placed() == [next_]
-    assert list(core.state.nodes) == [NodeId(HOME, "n")]
+    assert list(core.state.nodes) == [AT]
 
 
 def test_a_lost_node_is_forgotten_with_the_last_that_was_crowded_out_of_it() -> None:
@@ -84,7 +85,7 @@ def test_a_lost_node_is_forgotten_with_the_last_that_was_crowded_out_of_it() -> 
     core.cycle(1)
     core.node("n", gpus(3))
     core.node("n", gpus(3), NodeState.LOST)
-    assert list(core.state.nodes) == [NodeId(HOME, "n")]
+    assert list(core.state.nodes) == [AT]
     core.report(core.lease_of(large), LeasePhase.LOST)
     assert core.state.nodes == {}
 

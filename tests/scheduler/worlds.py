@@ -267,11 +267,12 @@ class World(Core):
 
     def _change_node(self, a: int, b: int, c: int) -> None:
         """It is lost, cordoned, comes back, has a GPU less, or stands elsewhere."""
-        names = [name for name in self.ledger.nodes if NodeId(HOME, name) in self.state.nodes or b % 3 == 0]
+        there = {at.name for at in self.state.nodes}
+        names = [name for name in self.ledger.nodes if name in there or b % 3 == 0]
         if not names:
             return
         known = self.ledger.nodes[names[a % len(names)]]
-        if known.request is not None and NodeId(known.cluster, known.node) not in self.state.nodes:
+        if known.request is not None and known.node not in there:
             return  # what was rented is gone for good
         update: dict[str, object] = {
             "state": (NodeState.LOST, NodeState.READY, NodeState.CORDONED, NodeState.READY)[b % 4],
