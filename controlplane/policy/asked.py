@@ -101,14 +101,6 @@ class AskedRules:
         return self._rules.backfill_order_reads
 
     @property
-    def may_give_terms(self) -> bool:
-        return self._rules.may_give_terms
-
-    @property
-    def gang_reads(self) -> frozenset[str]:
-        return self._rules.gang_reads
-
-    @property
     def may_order_backfill(self) -> bool:
         return self._rules.may_order_backfill
 
@@ -126,9 +118,6 @@ class AskedRules:
 
     def admission(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[str | None]:
         return self._noted("admission", (job, queue, now_ms), self._rules.admission(job, queue, now_ms))
-
-    def gang(self, job: JobFacts, queue: QueueFacts, home: HomeFacts | None, now_ms: int) -> Answer[GangTerms]:
-        return self._noted("gang", (job, queue, home, now_ms), self._rules.gang(job, queue, home, now_ms))
 
     def queue_order(self, queue: QueueFacts, now_ms: int) -> Answer[Sequence[int]]:
         return self._noted("ordering.queue", (queue, now_ms), self._rules.queue_order(queue, now_ms))
