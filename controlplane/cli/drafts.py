@@ -1,8 +1,9 @@
 """New logs that appear when they are complete, or not at all.
 
-A simulation or an import that fails, is interrupted or runs out of disk leaves nothing: a log file is written under a
-draft's name beside its place and gets its own at the end; what goes to a server is written to a draft first and copied
-in one transaction. Half a simulation is not a true log of anything, so it is not kept.
+A simulation or an import that fails, is interrupted or runs out of disk leaves nothing: a log file is written as a
+draft beside its place and gets its own name at the end; what goes to a server is written to a draft first and copied in
+one transaction. Half a simulation is not a true log of anything, so it is not kept; if the process is killed outright,
+whoever writes into that folder next removes it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from controlplane.cli.faults import WrongUse
 from controlplane.cli.words import plural
 from controlplane.eventlog import file_of, is_exported, open_log
+from controlplane.eventlog.drafts import draft_of
 from controlplane.eventlog.paths import path_fault
 from controlplane.eventlog.port import EMPTY, EventLog, LogUnavailable, LogUnusable
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 MEMORY = "memory:"
 BATCH = 10_000
+DRAFT = "log.db"
+"""The name of a log while it is a draft, whatever it is to be called: this one is a database."""
 
 
 @contextmanager
@@ -41,11 +45,14 @@ def new_log(url: str) -> Iterator[EventLog]:
         return
     file = file_of(url)
     is_there = _refuse_taken(url, file)
-    with ExitStack() as stack:
-        folder = file.parent if file is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        draft = folder / f".{file.name if file is not None else 'log'}.{os.getpid()}.draft.db"
-        stack.callback(_remove, draft)
-        stack.enter_context(_named(draft, file or draft))
+    place = file if file is not None else Path(tempfile.gettempdir(), "log.db")
+    with draft_of(place) as beside:
+        draft = beside.with_name(DRAFT)
+        yield from _drafted(url, file, draft, is_there=is_there)
+
+
+def _drafted(url: str, file: Path | None, draft: Path, *, is_there: bool) -> Iterator[EventLog]:
+    with _named(draft, file or draft):
         with open_log(str(draft), create=True) as log:
             yield log
             _keep_elsewhere(log, url, file, is_there=is_there)
@@ -120,8 +127,3 @@ def _settle(draft: Path, file: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _remove(draft: Path) -> None:
-    for left in draft.parent.glob(f"{draft.name}*"):
-        left.unlink(missing_ok=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from controlplane.eventlog.drafts import draft_of
 from controlplane.eventlog.file import FileLog, header_line, line_of
 from controlplane.eventlog.paths import path_fault
 from controlplane.eventlog.port import (
@@ -48,10 +48,8 @@ def export_log(log: EventLog, path: Path, progress: Progress | None = None) -> H
     head = log.head()
     if path.exists() and not path.is_file():
         raise LogUnusable(f"{path} cannot be written: it is there, and is no file; name another")
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with ExitStack() as stack:
-            stack.callback(draft.unlink, missing_ok=True)
+        with draft_of(path) as draft:
             _write(log, head, draft, path.name, progress)
             draft.replace(path)
     except OSError as error:

@@ -6,7 +6,6 @@ on a full disk or after a crash. Write-ahead log with full synchronisation: an a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sqlite3
@@ -18,6 +17,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from controlplane.eventlog.chain import Row
+from controlplane.eventlog.drafts import draft_of
 from controlplane.eventlog.paths import must_be_a_file, path_fault
 from controlplane.eventlog.port import HeadMoved, LogDamaged, LogError, LogUnavailable, LogUnusable
 from controlplane.eventlog.schema import migrate, must_be_current, must_be_known, revision_of
@@ -83,7 +83,6 @@ def upgrade_sqlite(path: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     if not path.parent.is_dir():
         raise LogUnusable(f"{path}: the folder {path.parent} does not exist; make it first")
     for left_over in (Path(f"{path}-wal"), Path(f"{path}-journal")):
@@ -91,15 +90,11 @@ def _make(path: Path) -> None:
             # SQLite would play it into the new file.
             raise LogUnusable(f"{left_over} is left over from a log that is gone: move it away first")
     try:
-        _remove(draft)
-        _fill(draft, path)
-        _settle(draft, path)
+        with draft_of(path) as draft:
+            _fill(draft, path)
+            _settle(draft, path)
     except OSError as error:
-        raise path_fault(path, error, "cannot be opened") from error
-    finally:
-        # Where nothing can be removed, nothing was made, and the fault that is on its way says why.
-        with contextlib.suppress(OSError):
-            _remove(draft)
+        raise path_fault(path, error) from error
 
 
 def _fill(draft: Path, path: Path) -> None:
@@ -127,11 +122,6 @@ def _settle(draft: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _remove(draft: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        Path(f"{draft}{suffix}").unlink(missing_ok=True)
 
 
 def _inspect(path: Path) -> bool:

@@ -388,12 +388,22 @@ def test_a_disk_that_fills_up_during_an_import_or_export_keeps_nothing(
     assert list(small_disk.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["a.db", "a.jsonl"])
-def test_a_read_only_folder_is_one_sentence(tidegate: Tidegate, tmp_path: Path, read_only: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["a.db", "a.jsonl", "a.jsonl.gz"])
+def test_a_read_only_folder_is_one_sentence(
+    tidegate: Tidegate, finished_day: Path, tmp_path: Path, read_only: Path, name: str
+) -> None:
+    """And one exit code, whichever way somebody wants to write there."""
     log = read_only / name
-    said = tidegate("simulate", write_world(tmp_path), "--log", log).sentence()
-    assert said.startswith(str(log)), said
-    assert "draft" not in said
+    commands: list[list[str | Path]] = [["simulate", write_world(tmp_path), "--log", log]]
+    if name == "a.db":
+        tidegate("log", "export", tmp_path / "day.jsonl", "--log", finished_day)
+        commands.append(["log", "import", tmp_path / "day.jsonl", "--log", log])
+    else:
+        commands.append(["log", "export", log, "--log", finished_day])
+    for command in commands:
+        said = tidegate(*command).sentence()
+        assert said.startswith(f"{log} cannot be written: "), said
+        assert "draft" not in said
     assert list(read_only.iterdir()) == []
 
 

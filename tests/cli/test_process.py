@@ -10,10 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Tidegate
 from tests.cli.worlds import POLICIES, generated_jobs, write_world
 from tests.policy.bundles import SHIPPED
 
@@ -152,6 +155,59 @@ def test_an_answer_that_finds_no_room_is_one_sentence(finished_day: Path) -> Non
     assert said.stderr.count("\n") == 1
 
 
+def drafts(folder: Path) -> list[Path]:
+    """Databases that are being written behind the scenes."""
+    return [path for path in folder.rglob("*-wal") if path.stat().st_size]
+
+
+@contextmanager
+def simulating(world: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A simulation that writes its draft, in a process that does not outlive the block."""
+    with subprocess.Popen([*RUN, "simulate", str(world), "--log", str(log)], env=environment(), cwd=ROOT) as program:
+        try:
+            deadline = time.monotonic() + 60
+            while not drafts(log.parent) and time.monotonic() < deadline:
+                assert program.poll() is None, "it ended before it wrote anything"
+            yield program
+        finally:
+            program.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.db", "a.jsonl.gz"])
+def test_what_a_killed_simulation_left_is_swept_by_the_next(
+    tmp_path: Path, tidegate: Tidegate, finished_day: Path, name: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with simulating(write_world(tmp_path, generated_jobs(per_day=50_000)), out / name) as program:
+        program.kill()
+    assert len(list(out.iterdir())) == 1, "nothing is removed by who is killed"
+    assert tidegate("jobs", "--log", finished_day).code == 0
+    assert len(list(out.iterdir())) == 1, "nor by who only reads"
+    assert tidegate("log", "export", out / "b.jsonl", "--log", finished_day).code == 0
+    assert [path.name for path in out.iterdir()] == ["b.jsonl"]
+
+
+@pytest.mark.slow
+def test_what_a_living_simulation_writes_is_left_alone(tmp_path: Path, tidegate: Tidegate) -> None:
+    """Kills: sweeping by name, by age, or by a process's number."""
+    out = tmp_path / "out"
+    out.mkdir()
+    with simulating(write_world(tmp_path, generated_jobs(per_day=50_000)), out / "a.db") as program:
+        [written] = out.iterdir()
+        (tmp_path / "small").mkdir()
+        small = write_world(tmp_path / "small")
+        for name in ("b.db", "c.jsonl"):
+            assert tidegate("simulate", small, "--log", out / name).code == 0
+        assert tidegate("log", "import", out / "c.jsonl", "--log", out / "d.db").code == 0
+        assert drafts(written)
+        assert program.poll() is None
+        program.terminate()
+        program.wait(60)
+    assert sorted(path.name for path in out.iterdir()) == ["b.db", "c.jsonl", "d.db"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_simulation_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
@@ -167,7 +223,7 @@ def test_an_interrupted_simulation_leaves_nothing(tmp_path: Path, number: signal
     ) as program:
         try:
             deadline = time.monotonic() + 60
-            while not any(path.name.endswith("-wal") for path in out.iterdir()) and time.monotonic() < deadline:
+            while not drafts(out) and time.monotonic() < deadline:
                 assert program.poll() is None, "it ended before it could be interrupted"
             program.send_signal(number)
             printed, said = program.communicate(timeout=60)
