@@ -103,7 +103,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     _depend(state, job)
     if not job.waits_for:
         state.began_waiting.append(job)
-    _count_pending(state, job, 1)
+    _count_pending(state, job, _queue(state, job), 1)
     if state.typical.see(job.cls.shapes):
         _typical_changed(state)
     for expiry in expiries(job):
@@ -182,7 +182,7 @@ def _job_requeued(state: State, event: JobRequeued) -> None:
         job.recorded_reason = 0
         state.is_requeued = True
         state.began_waiting.append(job)
-        _count_pending(state, job, 1)
+        _count_pending(state, job, _queue(state, job), 1)
 
 
 def _job_ended(state: State, event: JobEnded) -> None:
@@ -201,7 +201,7 @@ def _jobs_waiting(state: State, event: JobsWaiting) -> None:
 
 def _forget(state: State, job: Job) -> None:
     if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-        _count_pending(state, job, -1)
+        _count_pending(state, job, _queue(state, job), -1)
     job.phase = Phase.RETURNED
     del state.jobs[job.id]
     if _let_go_of_room(state, job.id):
@@ -216,9 +216,9 @@ def _queue(state: State, job: Job) -> QueueNode:
     return state.tree.by_name.get(job.cls.spec.queue, state.tree.root)
 
 
-def _count_pending(state: State, job: Job, change: int) -> None:
+def _count_pending(state: State, job: Job, queue: QueueNode, change: int) -> None:
     job.cls.waiting += change
-    for node in _queue(state, job).path:
+    for node in queue.path:
         state.pending[node.index] += change
 
 
@@ -228,11 +228,12 @@ def _count_pending(state: State, job: Job, change: int) -> None:
 def _lease_granted(state: State, event: LeaseGranted) -> None:
     job = state.jobs[event.job]
     seats = _seats(state, job, event.cluster, event.members)
-    rented = {state.nodes[seat.node].request for seat in seats}
-    requests = tuple(sorted(name for name in rented if name is not None))
+    rented = {name for seat in seats if (name := state.nodes[seat.node].request) is not None}
+    requests = tuple(sorted(rented)) if rented else ()
+    queue = _queue(state, job)
     lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms, number=state.position)
     if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-        _count_pending(state, job, -1)
+        _count_pending(state, job, queue, -1)
     job.phase = Phase.PLACED
     job.lease = lease.id
     job.attempts = event.attempt
@@ -248,10 +249,10 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
         insort(state.time_limits, (state.now_ms + job.cls.spec.time_limit_ms, lease.id))
     if job.cls.spec.hold_ms is not None:
         insort(state.holds, (state.now_ms + job.cls.spec.hold_ms, lease.id))
-    for node in _queue(state, job).path:
+    for node in queue.path:
         state.running[node.index] += 1
     for seat in seats:
-        _sit(state, lease, seat)
+        _sit(state, lease, queue, seat)
     if state.is_cloud(lease.cluster):
         state.counts.burst_placements += 1
     _count_rented(state, lease, 1, state.now_ms)
@@ -270,17 +271,17 @@ def _seats(state: State, job: Job, cluster: str, members: tuple[Member, ...]) ->
     asks = {ask.role.name: ask for ask in job.cls.asks}
     seats: list[Seat] = []
     for m in members:
-        at = NodeId(cluster, m.node)
-        build = state.nodes[at].build
-        seats.append(Seat(at, m.role, m.ordinal, asks[m.role].on(build), spots(m.gpus, m.slices), build.flavor))
+        node = state.node_of(cluster, m.node)
+        ask, gpus = asks[m.role].on(node.build), spots(m.gpus, m.slices)
+        seats.append(Seat(node.id, m.role, m.ordinal, ask, gpus, node.build.flavor))
     return tuple(seats)
 
 
-def _sit(state: State, lease: Lease, seat: Seat) -> None:
+def _sit(state: State, lease: Lease, queue: QueueNode, seat: Seat) -> None:
     node = state.nodes[seat.node]
     node.leases[lease.id] = lease
     _set_kind(state, node, state.kinds.take(node.kind, seat.ask.amounts, seat.gpus))
-    _use(state, _queue(state, lease.job), seat.flavor, seat.ask, 1)
+    _use(state, queue, seat.flavor, seat.ask, 1)
 
 
 def _use(state: State, queue: QueueNode, flavor: str, ask: Ask, sign: int) -> None:
@@ -432,7 +433,7 @@ def _lease_grown(state: State, event: LeaseGrown) -> None:
     lease.revision = event.revision
     _set_seats(state, lease, lease.seats + seats)
     for seat in seats:
-        _sit(state, lease, seat)
+        _sit(state, lease, _queue(state, lease.job), seat)
 
 
 def _lease_shrunk(state: State, event: LeaseShrunk) -> None:
@@ -671,7 +672,7 @@ def recount(state: State) -> None:
         cls.waiting = 0
     for job in state.jobs.values():
         if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-            _count_pending(state, job, 1)
+            _count_pending(state, job, _queue(state, job), 1)
     for lease in state.leases.values():
         queue = _queue(state, lease.job)
         for up in queue.path:

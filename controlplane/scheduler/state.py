@@ -264,10 +264,10 @@ class Node:
     topology: tuple[str, ...] = ()
     """Its domains, see :func:`controlplane.scheduler.topology.declared`."""
 
-    @property
-    def id(self) -> NodeId:
-        """Its name and that of its cluster."""
-        return NodeId(self.build.cluster, self.name)
+    id: NodeId = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = NodeId(self.build.cluster, self.name)  # made once: it is asked for with each placement
 
     @property
     def is_open(self) -> bool:
@@ -513,6 +513,10 @@ class State:
         self.homes[node.name].remove(node.build.cluster)
         if not self.homes[node.name]:
             del self.homes[node.name]
+
+    def node_of(self, cluster: str, name: str) -> Node:
+        """The node of that name. Raises ``KeyError`` if the cluster has none."""
+        return self.nodes[(cluster, name)]  # type: ignore[index]  # a plain pair is equal to its id, and made faster
 
     def is_named_twice(self, name: str) -> bool:
         """Whether several clusters have a node of that name."""
