@@ -56,11 +56,10 @@ from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.fragmentation import shape_of
 from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Build, KindTable, can_sit
-from controlplane.scheduler.quota import QueueNode, charge, check_ancestors
+from controlplane.scheduler.quota import check_ancestors
 from controlplane.scheduler.state import (
     EVICTED,
     EVICTIONS_KEPT,
-    Ask,
     BudgetAccount,
     Job,
     Lease,
@@ -211,15 +210,9 @@ def _forget(state: State, job: Job) -> None:
             _release_hold(state, request)
 
 
-def _queue(state: State, job: Job) -> QueueNode:
-    """The queue of a job, or the root for a queue that is not configured (such a job is refused by the next cycle)."""
-    return state.tree.by_name.get(job.cls.spec.queue, state.tree.root)
-
-
-def _count_pending(state: State, job: Job, queue: QueueNode, change: int) -> None:
+def _count_pending(state: State, job: Job, change: int) -> None:
     job.cls.waiting += change
-    for node in queue.path:
-        state.pending[node.index] += change
+    state.count_pending(job, change)
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
@@ -249,8 +242,7 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
         insort(state.time_limits, (state.now_ms + job.cls.spec.time_limit_ms, lease.id))
     if job.cls.spec.hold_ms is not None:
         insort(state.holds, (state.now_ms + job.cls.spec.hold_ms, lease.id))
-    for node in queue.path:
-        state.running[node.index] += 1
+    state.count_running(job, 1)
     for seat in seats:
         _sit(state, lease, queue, seat)
     if state.is_cloud(lease.cluster):
@@ -281,19 +273,7 @@ def _sit(state: State, lease: Lease, queue: QueueNode, seat: Seat) -> None:
     node = state.nodes[seat.node]
     node.leases[lease.id] = lease
     _set_kind(state, node, state.kinds.take(node.kind, seat.ask.amounts, seat.gpus))
-    _use(state, queue, seat.flavor, seat.ask, 1)
-
-
-def _use(state: State, queue: QueueNode, flavor: str, ask: Ask, sign: int) -> None:
-    for node in queue.path:
-        used = state.used[node.index]
-        for resource, amount in ask.resources:
-            used[resource] = used.get(resource, 0) + sign * amount
-    keys = state.keys_charged(queue, flavor)
-    if keys:
-        asked = dict(ask.resources)
-        for resource, key in keys:
-            charge(queue, key, sign * asked.get(resource, 0), state.charged)
+    state.use(lease.job, seat.flavor, seat.ask, 1)
 
 
 def _set_kind(state: State, node: Node, kind: int) -> None:
@@ -370,11 +350,9 @@ def _release(state: State, lease: Lease, at_ms: int) -> None:
     state.elastic.pop(lease.id, None)
     if state.stranded:
         state.stranded = [other for other in state.stranded if other is not lease]
-    queue = _queue(state, lease.job)
-    for up in queue.path:
-        state.running[up.index] -= 1
+    state.count_running(lease.job, -1)
     for seat in lease.seats:
-        _stand_up(state, queue, lease, seat)
+        _stand_up(state, lease, seat)
     for seat in lease.seats:
         _no_longer_crowded(state, lease, seat.node)
     state.freed += 1
@@ -409,9 +387,9 @@ def _forget_if_empty(state: State, node: Node) -> None:
         state.drop_node(node)
 
 
-def _stand_up(state: State, queue: QueueNode, lease: Lease, seat: Seat) -> None:
+def _stand_up(state: State, lease: Lease, seat: Seat) -> None:
     """Give back what one member took. The lease no longer counts as being on the node."""
-    _use(state, queue, seat.flavor, seat.ask, -1)
+    state.use(lease.job, seat.flavor, seat.ask, -1)
     node = state.nodes.get(seat.node)
     if node is None:
         return
@@ -472,9 +450,8 @@ def _lease_resized(state: State, lease: Lease, event: LeaseObserved) -> None:
 
 def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
     _set_seats(state, lease, tuple(seat for seat in lease.seats if not any(seat is other for other in out)))
-    queue = _queue(state, lease.job)
     for seat in out:
-        _stand_up(state, queue, lease, seat)
+        _stand_up(state, lease, seat)
         if not any(other.node == seat.node for other in lease.seats):
             _no_longer_crowded(state, lease, seat.node)
     for at in {seat.node: None for seat in lease.seats}:
@@ -642,15 +619,15 @@ def _release_hold(state: State, request: Request) -> None:
 
 
 def _queue_configured(state: State, event: QueueConfigured) -> None:
-    state.queues[event.spec.name] = event.spec
-    check_ancestors(state.queues, event.spec.name)
-    state.forget_tree()
-    if not state.jobs:  # thousands of queues are configured before the first job comes
-        state.freed += 1
+    parent = event.spec.parent
+    check_ancestors(state.queues, event.spec)
+    has_become_cohort = parent is not None and not state.children.get(parent)
+    state.set_queue(event.spec)
+    state.freed += 1
+    if not has_become_cohort:
         return
-    recount(state)
     for job in state.jobs.values():
-        if job.phase is Phase.WAITING and _queue(state, job).children:
+        if job.phase is Phase.WAITING and job.cls.spec.queue == parent:
             # In what has become a cohort it is a new arrival, which the next cycle refuses.
             job.phase = Phase.SUBMITTED
             state.arrivals.append(job)
@@ -663,23 +640,6 @@ def _history_configured(state: State, event: HistoryConfigured) -> None:
 
 def _quota_over_promised(state: State, event: QuotaOverPromised) -> None:
     state.over_promised = event.promises
-
-
-def recount(state: State) -> None:
-    """After a change of the tree: everything that is kept by queue, from the jobs and leases."""
-    state.forget_tree()
-    for cls in state.classes.values():
-        cls.waiting = 0
-    for job in state.jobs.values():
-        if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-            _count_pending(state, job, _queue(state, job), 1)
-    for lease in state.leases.values():
-        queue = _queue(state, lease.job)
-        for up in queue.path:
-            state.running[up.index] += 1
-        for seat in lease.seats:
-            _use(state, queue, seat.flavor, seat.ask, 1)
-    state.freed += 1
 
 
 def _cluster_configured(state: State, event: ClusterConfigured) -> None:

@@ -66,7 +66,8 @@ Charged = list[dict[Key, int]]
 
 
 MAX_DEPTH = 64
-"""Levels of a tree. What asks for quota goes the whole way up; organisations are some five levels deep."""
+"""Levels of a tree that is let in. Every question of quota goes the whole way up, and each queue keeps its way, so that
+a chain costs the square of its length; organisations are some five levels deep."""
 
 
 class QueueTree:
@@ -77,7 +78,7 @@ class QueueTree:
         self.nodes: list[QueueNode] = [self.root]
         self.by_name: dict[str, QueueNode] = {}
         for name in sorted(specs):
-            check_ancestors(specs, name)
+            check_ancestors(specs, specs[name])
         children: dict[str, list[str]] = {}
         for name in sorted(specs):
             children.setdefault(specs[name].parent or ROOT, []).append(name)
@@ -131,15 +132,18 @@ class QueueTree:
 
 def available(node: QueueNode, key: Key, charged: Charged) -> int:
     """How much more the queue may use, borrowing included; negative when quota was lowered below what is used."""
-    cell = node.cells[key]
-    used = charged[node.index].get(key, 0)
-    if node.parent is None:
-        return cell.subtree - used
-    from_parent = available(node.parent, key, charged)
-    if cell.borrowing_limit is not None:
-        overflow = max(0, used - cell.guaranteed)
-        from_parent = min(from_parent, cell.subtree - cell.guaranteed - overflow + cell.borrowing_limit)
-    return max(0, cell.guaranteed - used) + from_parent
+    left = 0
+    for at in reversed(node.path):
+        cell = at.cells[key]
+        used = charged[at.index].get(key, 0)
+        if at.parent is None:
+            left = cell.subtree - used
+            continue
+        if cell.borrowing_limit is not None:
+            overflow = max(0, used - cell.guaranteed)
+            left = min(left, cell.subtree - cell.guaranteed - overflow + cell.borrowing_limit)
+        left += max(0, cell.guaranteed - used)
+    return left
 
 
 def available_nominal(node: QueueNode, key: Key, charged: Charged) -> int:
@@ -198,16 +202,23 @@ def _with_potential(node: QueueNode, key: Key, cell: Cell) -> Cell:
     return Cell(cell.nominal, cell.subtree, cell.guaranteed, cell.borrowing_limit, min(most, MAX_AMOUNT))
 
 
-def check_ancestors(specs: Mapping[str, QueueSpec], name: str) -> None:
-    """Whether the way from a queue to the root is sound. Raises ``ValueError`` in one sentence if it is not."""
-    seen = {name}
-    at = specs[name].parent
+def check_ancestors(specs: Mapping[str, QueueSpec], spec: QueueSpec) -> int:
+    """Whether the way from a queue to the root would be sound, and its levels. ``specs`` need not hold the queue, or
+    not as it is to be. Raises ``ValueError`` in one sentence if it is not."""
+    seen = {spec.name}
+    at = spec.parent
     while at is not None:
-        if at not in specs:
-            raise ValueError(f"queue {name!r} is below {at!r}, which is not a queue; configure {at!r} first")
         if at in seen:
-            raise ValueError(f"queue {name!r} is below itself by way of {at!r}; break the cycle")
-        if len(seen) >= MAX_DEPTH:
-            raise ValueError(f"queue {name!r} is more than {MAX_DEPTH} levels below the root; make the tree flatter")
+            raise ValueError(f"queue {spec.name!r} is below itself by way of {at!r}; break the cycle")
+        if at not in specs:
+            raise ValueError(f"queue {spec.name!r} is below {at!r}, which is not a queue; configure {at!r} first")
         seen.add(at)
         at = specs[at].parent
+    return len(seen)
+
+
+def check_depth(specs: Mapping[str, QueueSpec], spec: QueueSpec) -> None:
+    """For whoever lets queues in: logs of core 1 may hold deeper trees, and are folded as they are. Raises
+    ``ValueError`` in one sentence."""
+    if check_ancestors(specs, spec) > MAX_DEPTH:
+        raise ValueError(f"queue {spec.name!r} is more than {MAX_DEPTH} levels below the root; make the tree flatter")

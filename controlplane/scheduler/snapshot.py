@@ -17,7 +17,7 @@ from controlplane.domain.ids import NodeId
 from controlplane.domain.model import Model
 from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.domain.workloads import JobSpec
-from controlplane.scheduler.fold import recount, reset_kinds
+from controlplane.scheduler.fold import reset_kinds
 from controlplane.scheduler.fragmentation import Shape, TypicalJobs
 from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Build
@@ -103,8 +103,8 @@ def restore(body: bytes) -> State:
     state.reask_ms = plain["reask_ms"]
     state.policy_name, state.policy_digest, state.policy_files = plain["policy"]
     state.faults = dict.fromkeys(plain["faults"])
-    state.queues = {spec["name"]: QueueSpec.model_validate(spec) for spec in plain["queues"]}
-    state.forget_tree()
+    for spec in plain["queues"]:
+        state.set_queue(QueueSpec.model_validate(spec))
     state.clusters = {spec["name"]: ClusterSpec.model_validate(spec) for spec in plain["clusters"]}
     for spec, settled, promised in plain["budgets"]:
         budget = Budget.model_validate(spec)
@@ -124,8 +124,7 @@ def restore(body: bytes) -> State:
     counts, seen, typical, is_configured = plain["typical"]
     state.typical.restore(_restored_shapes(counts), seen, _restored_shapes(typical), is_configured)
     reset_kinds(state)
-    recount(state)
-    state.freed, state.freed_at_tick = plain["freed"]  # counting anew counts as freeing, which a restart is not
+    state.freed, state.freed_at_tick = plain["freed"]
     state.columns_version += 1
     return state
 
@@ -146,6 +145,8 @@ def _restore_jobs(state: State, plain: Plain) -> None:
     for row in plain["jobs"]:
         job = _restored_job(row, classes)
         state.jobs[job.id] = job
+        if job.phase in (Phase.SUBMITTED, Phase.WAITING):
+            job.cls.waiting += 1
     for row in plain["leases"]:
         lease = _restored_lease(state, row)
         state.leases[lease.id] = lease

@@ -26,7 +26,7 @@ from controlplane.scheduler.facts import JobFacts, RoleFacts
 from controlplane.scheduler.fragmentation import Shape, TypicalJobs, shape_of
 from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Amounts, Build, KindTable, gpu_milli_on
-from controlplane.scheduler.quota import Charged, Key, QueueNode, QueueTree
+from controlplane.scheduler.quota import Charged, Key, QueueNode, QueueTree, charge
 
 if TYPE_CHECKING:
     from controlplane.scheduler.agenda import Agenda
@@ -370,6 +370,24 @@ class BudgetAccount:
         return self.spec.limit_micro_usd - self.settled.get(window, 0) - self.promised.get(window, 0)
 
 
+class _Books:
+    """What is kept by queue, and the tree whose indices it goes by; empty."""
+
+    def __init__(self, tree: QueueTree) -> None:
+        self.tree = tree
+        self.charged = tree.empty_charges()
+        self.used: list[dict[str, int]] = [{} for _ in tree.nodes]
+        self.pending = [0 for _ in tree.nodes]
+        self.running = [0 for _ in tree.nodes]
+        self.keys: dict[tuple[int, str], tuple[tuple[str, Key], ...]] = {}
+        """By (queue index, flavor): see :meth:`State.keys_charged`."""
+
+    def queue_of(self, job: Job) -> QueueNode:
+        """The queue of a job, or the root for a queue that is not configured (such a job is refused by the next
+        cycle)."""
+        return self.tree.by_name.get(job.cls.spec.queue, self.tree.root)
+
+
 @dataclass(slots=True)
 class Counts:
     """Totals over the whole log."""
@@ -423,14 +441,9 @@ class State:
         """By job, in the order in which they were made."""
         self.searched_ms: int | None = None
         """When victims were last looked for on behalf of everybody."""
-        self._tree: QueueTree | None = QueueTree({})
-        self.charged: Charged = self._tree.empty_charges()
-        self.used: list[dict[str, int]] = [{}]
-        """By queue index: resource -> amount over all flavors, all below included."""
-        self.pending: list[int] = [0]
-        """By queue index: jobs that wait, all below included."""
-        self.running: list[int] = [0]
-        """By queue index: jobs that hold a lease, all below included."""
+        self.children: dict[str, int] = {}
+        """By queue: how many stand right below it, of those below which some ever stood."""
+        self._books: _Books | None = None
         self.arrivals: list[Job] = []
         """Submitted since the last cycle, in order."""
         self.cancels: list[Job] = []
@@ -454,7 +467,6 @@ class State:
         self.classes: dict[tuple[object, ...], JobClass] = {}
         self.classes_made = 0
         self.asks: dict[tuple[object, ...], Ask] = {}
-        self.charge_keys: dict[tuple[int, str], tuple[tuple[str, Key], ...]] = {}
         self.agenda: Agenda | None = None
 
     def _lay_out(self) -> None:
@@ -481,24 +493,6 @@ class State:
         """Job -> jobs that wait for it, in the order of their numbers."""
         self.unfinished: dict[int, None] = {}
         """Jobs that ended otherwise than finished, for those that come and depend on them."""
-
-    @property
-    def tree(self) -> QueueTree:
-        """The queues as they are configured."""
-        if self._tree is None:
-            self._tree = QueueTree(self.queues)
-            self.charged = self._tree.empty_charges()
-            self.used = [{} for _ in self._tree.nodes]
-            self.pending = [0 for _ in self._tree.nodes]
-            self.running = [0 for _ in self._tree.nodes]
-            self.charge_keys = {}
-        return self._tree
-
-    def forget_tree(self) -> None:
-        """The queues have changed. The tree, and all that is kept by queue, is made anew when it is next looked at, and
-        empty: counting is the fold's affair."""
-        self._tree = None
-        self.agenda = None
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
@@ -550,14 +544,95 @@ class State:
             found = self.asks[key] = _new_ask(role, gang, self.kinds)
         return found
 
-    # --- what a queue uses -------------------------------------------------------------------------------------------
+    # --- queues, and what they use -----------------------------------------------------------------------------------
+
+    def set_queue(self, spec: QueueSpec) -> None:
+        """A queue is new, or is another than before. The tree, and all that is kept by queue, is made anew when it is
+        next looked at, so that thousands of queues cost what one costs."""
+        known = self.queues.get(spec.name)
+        if known is not None and known.parent is not None:
+            self.children[known.parent] -= 1
+        if spec.parent is not None:
+            self.children[spec.parent] = self.children.get(spec.parent, 0) + 1
+        self.queues[spec.name] = spec
+        self._books = None
+        self.agenda = None
+
+    @property
+    def books(self) -> _Books:
+        """What is kept by queue. The fold may not look at it in the middle of an event: books that are made anew are
+        counted from the jobs and leases as they are then."""
+        if self._books is None:
+            self._books = _Books(QueueTree(self.queues))
+            for job in self.jobs.values():
+                if job.phase in (Phase.SUBMITTED, Phase.WAITING):
+                    self.count_pending(job, 1)
+            for lease in self.leases.values():
+                self.count_running(lease.job, 1)
+                for seat in lease.seats:
+                    self.use(lease.job, seat.flavor, seat.ask, 1)
+        return self._books
+
+    @property
+    def tree(self) -> QueueTree:
+        """The queues as they are configured."""
+        return self.books.tree
+
+    @property
+    def charged(self) -> Charged:
+        """See :data:`~controlplane.scheduler.quota.Charged`."""
+        return self.books.charged
+
+    @property
+    def used(self) -> list[dict[str, int]]:
+        """By queue index: resource -> amount over all flavors, all below included."""
+        return self.books.used
+
+    @property
+    def pending(self) -> list[int]:
+        """By queue index: jobs that wait, all below included."""
+        return self.books.pending
+
+    @property
+    def running(self) -> list[int]:
+        """By queue index: jobs that hold a lease, all below included."""
+        return self.books.running
+
+    def count_pending(self, job: Job, change: int) -> None:
+        """A job began to wait (1) or does not any more (-1)."""
+        if self._books is not None:
+            for node in self._books.queue_of(job).path:
+                self._books.pending[node.index] += change
+
+    def count_running(self, job: Job, change: int) -> None:
+        """A job got a lease (1) or has none any more (-1)."""
+        if self._books is not None:
+            for node in self._books.queue_of(job).path:
+                self._books.running[node.index] += change
+
+    def use(self, job: Job, flavor: str, ask: Ask, sign: int) -> None:
+        """A member of a job came (1) or went (-1)."""
+        books = self._books
+        if books is None:
+            return
+        queue = books.queue_of(job)
+        for node in queue.path:
+            used = books.used[node.index]
+            for resource, amount in ask.resources:
+                used[resource] = used.get(resource, 0) + sign * amount
+        keys = self.keys_charged(queue, flavor)
+        if keys:
+            asked = dict(ask.resources)
+            for resource, key in keys:
+                charge(queue, key, sign * asked.get(resource, 0), books.charged)
 
     def keys_charged(self, queue: QueueNode, flavor: str) -> tuple[tuple[str, Key], ...]:
         """(resource, key) pairs to which usage of the flavor by the queue is charged."""
-        found = self.charge_keys.get((queue.index, flavor))
+        known = self.books.keys
+        found = known.get((queue.index, flavor))
         if found is None:
             keys = [(key[1], key) for key in queue.limited if key[0] in (flavor, ANY_FLAVOR)]
-            found = self.charge_keys[(queue.index, flavor)] = tuple(keys)
+            found = known[(queue.index, flavor)] = tuple(keys)
         return found
 
     def count_capacity(self, build: Build, sign: int, *, is_rented: bool) -> None:

@@ -73,6 +73,9 @@ class Turns:
         """By index of a cohort: claim -> its line."""
         self._orders: list[dict[str, Order]] = [{} for _ in state.tree.nodes]
         """By queue index: claim -> order, as the rules said it."""
+        self._heads_ms: dict[int, int] | None = None
+        """By queue index, all below included: when the oldest of the heads of groups came. Who is placed in this cycle
+        waits until its decisions are folded, so that the heads are the same throughout."""
         self._heaps: dict[int, list[Turn]] = {}
         """By queue index, of queues that had jobs to try: the first of each group that was not refused yet."""
 
@@ -227,9 +230,14 @@ class Turns:
     def _oldest(self, queue: QueueNode) -> int:
         if "queue.oldest_ms" not in self._rules.queue_order_reads:
             return 0
-        below = [node for node in self._state.tree.nodes if queue in node.path]
-        heads = [group.head() for node in below for group in self._agenda.groups[node.index].values()]
-        return min((head.job.submitted_ms for head in heads if head is not None), default=0)
+        if self._heads_ms is None:
+            self._heads_ms = {}
+            for node in self._state.tree.nodes:
+                heads = (group.head() for group in self._agenda.groups[node.index].values())
+                waiting_ms = [head.job.submitted_ms for head in heads if head is not None]
+                for up in node.path if waiting_ms else ():
+                    self._heads_ms[up.index] = min(self._heads_ms.get(up.index, waiting_ms[0]), *waiting_ms)
+        return self._heads_ms.get(queue.index, 0)
 
     def _claim_came(self, node: QueueNode, claim: str) -> None:
         if node.parent is not None:

@@ -20,7 +20,7 @@ from controlplane.intake.generator import WorkloadProfile, generate
 from controlplane.intake.traces import IntakeError, Outcome, TraceJob
 from controlplane.policy.documents import plain_value
 from controlplane.policy.yamltext import MAX_FILE_BYTES, Node, normalise, parse_yaml
-from controlplane.scheduler.quota import check_ancestors
+from controlplane.scheduler.quota import check_depth
 
 DATA = "data:"
 """A path that begins so lies in the folder of traces (``TIDEGATE_DATA``, or ``../shared/data``)."""
@@ -136,8 +136,8 @@ class World(Model):
                 raise ValueError(f"queue {queue.name!r} stands here twice")
             seen.add(queue.name)
         specs = {queue.name: queue for queue in self.queues}
-        for name in specs:
-            check_ancestors(specs, name)
+        for spec in self.queues:
+            check_depth(specs, spec)
         names = [cluster.name for cluster in self.clusters]
         if len(set(names)) != len(names):
             raise ValueError("two clusters have the same name")

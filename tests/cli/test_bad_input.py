@@ -84,6 +84,10 @@ ROLE = ("workload", "jobs", 2, "spec", "roles", 0)
         (changed("policies", value="nowhere"), ["nowhere", "--policies"]),
         (changed("policies", value=None), ["names no policies", "--policies"]),
         (changed("queues", 1, "parent", value="nobody"), ["'research'", "'nobody'"]),
+        (
+            changed("queues", value=[{"name": f"q{n}", **({"parent": f"q{n - 1}"} if n else {})} for n in range(65)]),
+            ["'q64'", "more than 64 levels", "make the tree flatter"],
+        ),
         (changed("clusters", value=[]), ["clusters", "at least 1"]),
         (changed("workload", value={}), ["exactly one of generate, openb, philly, swf and jobs"]),
         (changed("wrokload", value={}), ["wrokload"]),

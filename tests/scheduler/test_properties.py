@@ -32,10 +32,11 @@ from controlplane.domain.ids import NodeId
 from controlplane.scheduler import agenda, draft, elastic, fold, kinds, needs, packing, snapshot, topology
 from controlplane.scheduler.decide import Decision, _Cycle
 from controlplane.scheduler.draft import Draft
+from controlplane.scheduler.invariants import check_all
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.packing import Packer
 from controlplane.scheduler.snapshot import take
-from controlplane.scheduler.state import BudgetAccount, Job, Lease, Node, State
+from controlplane.scheduler.state import Ask, BudgetAccount, Job, Lease, Node, State
 from tests.scheduler import core
 from tests.scheduler.core import Core, gpus, job, refold
 from tests.scheduler.worlds import RULES, SCRIPTS, Script, World, script_of
@@ -65,8 +66,9 @@ def check_prefixes(world: World, script: Script, stride: int) -> None:
     world.cycle()
     live[world.state.position] = take(world.state)
     for position, kept in live.items():
-        folded = take(refold(world.told[:position]))
-        assert folded == kept, f"folding {position} events gives another state than living through them"
+        folded = refold(world.told[:position])
+        assert take(folded) == kept, f"folding {position} events gives another state than living through them"
+        check_all(folded)
 
 
 @given(SCRIPTS, VARIANTS, st.integers(1, 7))
@@ -159,13 +161,13 @@ def a_gang_may_lack_its_last_member(patch: Patch) -> None:
 
 
 def usage_leaks_when_a_lease_ends(patch: Patch) -> None:
-    use = fold._use
+    use = State.use
 
-    def leaks(state: State, queue: object, flavor: str, ask: object, sign: int) -> None:
+    def leaks(self: State, job: Job, flavor: str, ask: Ask, sign: int) -> None:
         if sign > 0:
-            use(state, queue, flavor, ask, sign)  # type: ignore[arg-type]
+            use(self, job, flavor, ask, sign)
 
-    patch.setattr(fold, "_use", leaks)
+    patch.setattr(State, "use", leaks)
 
 
 def a_draft_is_not_undone(patch: Patch) -> None:
