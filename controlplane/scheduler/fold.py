@@ -102,7 +102,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     _depend(state, job)
     if not job.waits_for:
         state.began_waiting.append(job)
-    _count_pending(state, job, _queue(state, job), 1)
+    _count_pending(state, job, 1)
     if state.typical.see(job.cls.shapes):
         _typical_changed(state)
     for expiry in expiries(job):
@@ -181,7 +181,7 @@ def _job_requeued(state: State, event: JobRequeued) -> None:
         job.recorded_reason = 0
         state.is_requeued = True
         state.began_waiting.append(job)
-        _count_pending(state, job, _queue(state, job), 1)
+        _count_pending(state, job, 1)
 
 
 def _job_ended(state: State, event: JobEnded) -> None:
@@ -200,7 +200,7 @@ def _jobs_waiting(state: State, event: JobsWaiting) -> None:
 
 def _forget(state: State, job: Job) -> None:
     if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-        _count_pending(state, job, _queue(state, job), -1)
+        _count_pending(state, job, -1)
     job.phase = Phase.RETURNED
     del state.jobs[job.id]
     if _let_go_of_room(state, job.id):
@@ -223,10 +223,9 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     seats = _seats(state, job, event.cluster, event.members)
     rented = {name for seat in seats if (name := state.nodes[seat.node].request) is not None}
     requests = tuple(sorted(rented)) if rented else ()
-    queue = _queue(state, job)
     lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms, number=state.position)
     if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-        _count_pending(state, job, queue, -1)
+        _count_pending(state, job, -1)
     job.phase = Phase.PLACED
     job.lease = lease.id
     job.attempts = event.attempt
@@ -244,7 +243,7 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
         insort(state.holds, (state.now_ms + job.cls.spec.hold_ms, lease.id))
     state.count_running(job, 1)
     for seat in seats:
-        _sit(state, lease, queue, seat)
+        _sit(state, lease, seat)
     if state.is_cloud(lease.cluster):
         state.counts.burst_placements += 1
     _count_rented(state, lease, 1, state.now_ms)
@@ -269,7 +268,7 @@ def _seats(state: State, job: Job, cluster: str, members: tuple[Member, ...]) ->
     return tuple(seats)
 
 
-def _sit(state: State, lease: Lease, queue: QueueNode, seat: Seat) -> None:
+def _sit(state: State, lease: Lease, seat: Seat) -> None:
     node = state.nodes[seat.node]
     node.leases[lease.id] = lease
     _set_kind(state, node, state.kinds.take(node.kind, seat.ask.amounts, seat.gpus))
@@ -411,7 +410,7 @@ def _lease_grown(state: State, event: LeaseGrown) -> None:
     lease.revision = event.revision
     _set_seats(state, lease, lease.seats + seats)
     for seat in seats:
-        _sit(state, lease, _queue(state, lease.job), seat)
+        _sit(state, lease, seat)
 
 
 def _lease_shrunk(state: State, event: LeaseShrunk) -> None:
