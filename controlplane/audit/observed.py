@@ -19,6 +19,7 @@ from controlplane.domain.events import (
     CapacityReleased,
     CapacityRequested,
     Event,
+    JobSubmitted,
     LeaseGranted,
     LeaseObserved,
     LeasePhase,
@@ -26,8 +27,11 @@ from controlplane.domain.events import (
     NodeObserved,
     Ticked,
 )
+from controlplane.domain.quantities import MS_PER_HOUR
 from controlplane.scheduler.state import Job, State
 
+STEP_MS = 1_000
+"""Of a clock of which nothing is known: what simulations take by default."""
 _BY_ITSELF = (LeasePhase.FINISHED, LeasePhase.FAILED)
 _GOES_ON = (LeasePhase.LAUNCHING, LeasePhase.RUNNING, LeasePhase.RESIZED)
 
@@ -73,6 +77,7 @@ class SeenRequest:
 
     cluster: str
     offer: str
+    price_micro_usd_per_hour: int
     asked_ms: int
     joined: dict[str, int] = field(default_factory=dict)
     """Node -> when it was there."""
@@ -88,7 +93,9 @@ class Observed:
         self.leases: dict[str, SeenLease] = {}
         self.requests: dict[str, SeenRequest] = {}
         self.grid_ms = 0
-        """All ticks are at multiples of this; 0 until there is one after the beginning."""
+        """The step of the log's clock: all ticks are at multiples of it. Where no submission was ever kept waiting by
+        it, that says nothing, and the step is no longer than :data:`STEP_MS`."""
+        self._is_kept_waiting = False
         self._live: dict[str, SeenLease] = {}
         self._runs: dict[int, list[Run]] = {}
         self._ran_ms: dict[int, int] = {}
@@ -98,6 +105,7 @@ class Observed:
         self._stops: dict[str, list[int]] = {}
         self._leads: dict[tuple[str, str], list[int]] = {}
         self._releases: dict[str, list[int]] = {}
+        self._afters: dict[str, list[int]] = {}
         self._failing: dict[tuple[str, str], None] = {}
         self._of_queue: dict[str, list[int]] = {}
 
@@ -110,12 +118,16 @@ class Observed:
                 queue = state.jobs[event.job].cls.spec.queue
                 self._live[event.lease] = SeenLease(event.job, queue, event.cluster, at_ms)
                 self.leases[event.lease] = self._live[event.lease]
+            case JobSubmitted():
+                self._is_kept_waiting |= event.submitted_ms < at_ms
             case Ticked():
                 self.grid_ms = gcd(self.grid_ms, event.now_ms)
             case LeaseRevoked() if event.lease in self._live:
                 self._live[event.lease].revoked_ms = at_ms
             case CapacityRequested():
-                self.requests[event.request] = SeenRequest(event.cluster, event.offer, at_ms)
+                offers = state.clusters[event.cluster].offers
+                price = next(offer.price_micro_usd_per_hour for offer in offers if offer.name == event.offer)
+                self.requests[event.request] = SeenRequest(event.cluster, event.offer, price, at_ms)
             case CapacityReleased() if event.request in self.requests:
                 self.requests[event.request].released_ms = at_ms
             case CapacityObserved() if event.request in self.requests:
@@ -152,6 +164,10 @@ class Observed:
             self._failing[seen.cluster, seen.offer] = None
         elif event.phase is CapacityPhase.RELEASED and seen.released_ms is not None:
             self._releases.setdefault(seen.cluster, []).append(max(0, at_ms - seen.released_ms))
+            if seen.joined and seen.price_micro_usd_per_hour:
+                billed_ms = event.charged_micro_usd * MS_PER_HOUR // seen.price_micro_usd_per_hour
+                there_ms = sum(seen.released_ms - joined_ms for joined_ms in seen.joined.values())
+                self._afters.setdefault(seen.cluster, []).append((billed_ms - there_ms) // len(seen.joined))
 
     def _rented_observed(self, seen: SeenRequest, event: NodeObserved, at_ms: int) -> None:
         if event.state is not NodeState.LOST and event.node not in seen.joined:
@@ -163,8 +179,8 @@ class Observed:
         for seen in self._live.values():
             self._ran_ms[seen.job] = max(_length(seen, end_ms), self._ran_ms.get(seen.job, 0))
         self._live.clear()
-        self.grid_ms = self.grid_ms or 1
-        for lengths in (self._of_queue, self._launches, self._stops, self._leads, self._releases):
+        self.grid_ms = gcd(self.grid_ms, 0 if self._is_kept_waiting else STEP_MS) or 1
+        for lengths in (self._of_queue, self._launches, self._stops, self._leads, self._releases, self._afters):
             for found in lengths.values():
                 found.sort()
 
@@ -207,6 +223,10 @@ class Observed:
         if not found and (cluster, offer) in self._failing:
             return None
         return _median(found) if found else promised_ms
+
+    def billed_ms(self, cluster: str) -> int:
+        """For how long a node is charged beyond the instant at which it is given back, by the bills of that cluster."""
+        return _median(self._afters.get(cluster))
 
     def release_ms(self, cluster: str) -> int:
         """From giving nodes back until they are gone: the median of that cluster."""

@@ -8,7 +8,8 @@ would report them. It draws no chance: whatever takes time takes as long as the 
 - A lease that is revoked ends after the median stop of its cluster, and no later than its grace. So leave the members
   that an elastic gang is told to give up; its run time does not depend on how many they are.
 - Nodes that are asked for are there after the offer's lead time; given back, they are gone after the median of their
-  cluster, and what they cost is their price times the time that they were there.
+  cluster. They cost their price from when they are there until they are given back, and for as much longer as the
+  bills of their cluster show.
 - A lease ends as lost with a node of its own that the log loses.
 
 What the log has only seen happen to decisions of its own does not happen here: launches that were refused, leases
@@ -70,6 +71,8 @@ class StandIn:
         """Job -> how often it has ended by itself."""
         self._joined: dict[str, dict[str, int]] = {}
         """Request -> its nodes, each since when it is there."""
+        self._released: dict[str, int] = {}
+        """Request -> when it was given back."""
         self._names: dict[str, tuple[str, ...]] = {}
         """Request of the log -> the nodes with which the log answers it."""
         self.runtimes: dict[int, Runtime] = {}
@@ -104,6 +107,7 @@ class StandIn:
             case CapacityRequested():
                 self._ask(self._state.requests[event.request], now_ms)
             case CapacityReleased() if event.request in self._state.requests:
+                self._released[event.request] = now_ms
                 self._push(now_ms + self._observed.release_ms(event.cluster), Due.LEAVE, event.request)
             case _:
                 pass
@@ -135,6 +139,7 @@ class StandIn:
         later = {name: at_ms for name, at_ms in seen.joined.items() if name not in there and at_ms >= now_ms}
         if request.phase is RequestPhase.RELEASING:
             released_ms = seen.released_ms if seen.released_ms is not None else now_ms
+            self._released[request.id] = released_ms
             self._push(released_ms + self._observed.release_ms(request.cluster), Due.LEAVE, request.id)
         elif later:
             self._names[request.id] = tuple(later)
@@ -220,7 +225,8 @@ class StandIn:
         for name in joined:
             if name in self._state.nodes:
                 yield _node(request, offer, name, NodeState.LOST)
-        length_ms = sum(at_ms - since_ms for since_ms in joined.values())
+        until_ms = self._released[request.id] + self._observed.billed_ms(request.cluster)
+        length_ms = sum(max(0, until_ms - since_ms) for since_ms in joined.values())
         cost = min(cost_micro_usd(offer.price_micro_usd_per_hour, length_ms), request.promised_micro_usd)
         yield _capacity(request, CapacityPhase.RELEASED, at_ms, charged_micro_usd=cost)
 

@@ -260,6 +260,8 @@ class _Course:
                 tick, cycle = record, self._tick(record.recorded_at_ms)
             else:
                 self._take_input(record)
+        if tick is not None:
+            raise LogDamaged(self._recorded.head.position, "the log ends in the middle of a cycle")
         return None
 
     def _tick(self, now_ms: int) -> tuple[Decision, ...]:
