@@ -16,7 +16,7 @@ from typing import NamedTuple
 from controlplane.audit.diff_report import ALL, DiffReport, JobChange, Side, Verdict
 from controlplane.audit.spans import span
 
-_FORM = re.compile(r"\s*([a-z0-9_]+)\s*(?:\[([^\]]*)\])?\s*(>=|>)\s*(\$?)\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)\s*")
+_FORM = re.compile(r"([a-z0-9_]+)\s*(?:\[([^\]]*)\])?\s*(>=|>)\s*(\$?)\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)")
 PART = "%"
 _HOLDS = {True: "holds", False: "does not hold"}
 _UNITS: dict[str, dict[str, int]] = {
@@ -105,6 +105,7 @@ class Threshold:
 
 def parse(text: str) -> Threshold:
     """A threshold from its text. Raises :class:`BadThreshold`."""
+    text = text.strip()
     found = _FORM.fullmatch(text)
     if found is None:
         raise BadThreshold(
@@ -112,6 +113,7 @@ def parse(text: str) -> Threshold:
             f"(figures: {', '.join(FIGURES)})"
         )
     name, queue, sign, dollars, number, unit = found.groups()
+    queue = queue.strip() if queue is not None else None
     figure = FIGURES.get(name)
     if figure is None:
         raise BadThreshold(f"--fail-if {text!r}: there is no figure {name!r}; there are {', '.join(FIGURES)}")

@@ -156,10 +156,9 @@ def _set_theme() -> None:
 def _curves(report: DiffReport, title: str, values: Sequence[Sequence[float]]) -> str:
     chart = leather.Chart(title)
     first = report.recorded_curves
-    hours = [(first.from_ms + first.step_ms * (at + 0.5)) / HOUR_MS for at in range(len(values[0]))]
+    hours = [round((first.from_ms + first.step_ms * (at + 0.5)) / HOUR_MS, 4) for at in range(len(values[0]))]
     for name, colour, ys in zip(("in the log", "candidate"), (RECORDED, CANDIDATE), values, strict=True):
-        points = [(round(x, 4), y) for x, y in zip(hours, ys, strict=True)]
-        chart.add_line(points, name=name, stroke_color=colour)
+        chart.add_line(list(zip(hours, ys, strict=True)), name=name, stroke_color=colour)
     top = max(1.0, *values[0], *values[1])
     parted = round(report.exact_until_ms / HOUR_MS, 4)
     chart.add_line([(parted, 0), (parted, top)], name="simulated from here", stroke_color=LINE, stroke_dasharray="4")
@@ -173,10 +172,9 @@ def _bars(title: str, names: Sequence[str], values: Sequence[Sequence[float]]) -
     """Two bars for each queue, that of the log above that of the candidate."""
     bars: list[tuple[float, str]] = []
     for at, name in enumerate(names):
-        label = name if len(name) <= LABEL else f"{name[: LABEL - 1]}…"
-        marks = "\u200b" * at  # names that were cut short are told apart by what nobody sees
-        bars.append((round(values[0][at], 3), f"{label}{marks}, log"))
-        bars.append((round(values[1][at], 3), f"{label}{marks}, candidate"))
+        label = name if len(name) <= LABEL else f"{name[:LABEL]}… ({at + 1})"  # numbered: a bar is known by its label
+        bars.append((round(values[0][at], 3), f"{label}, log"))
+        bars.append((round(values[1][at], 3), f"{label}, candidate"))
     chart = leather.Chart(title)
     chart.add_bars(bars, fill_color=lambda bar: RECORDED if bar.y.endswith(", log") else CANDIDATE)
     return _svg(chart, 110 + BAR * len(bars))
