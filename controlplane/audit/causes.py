@@ -22,6 +22,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     "ordering.queue": ("queue_order", "queue_order_reads"),
     "ordering.job": ("job_order", "job_order_reads"),
     "quota": ("quota",),
+    "gang": ("gang", "gang_reads", "may_give_terms"),
     "eligibility": ("eligibility", "eligibility_reads"),
     "scoring": ("scoring", "scoring_reads", "scoring_field"),
     "preemption.allow": ("preemption_allow", "may_preempt"),
@@ -100,28 +101,24 @@ class Crossed:
 def inquire(parting: Parting, recorded: Rules, candidate: Rules) -> Inquiry:
     """The causes of a parting, in the order of a cycle."""
     state = restore(parting.state)
-    if _is_other(state, recorded, parting.said) and not parting.is_extra:
+    said = _gists(state, recorded, parting.core)
+    if odd_ones(said, parting.said) != ([], []) and not parting.is_extra:
         return Inquiry((), is_reproduced=False)
-    said = _gists(state, recorded)
     causes: list[Cause] = []
     for point in POINTS:
         crossed = Crossed(recorded, candidate, (point,))
-        if _is_other(state, cast("Rules", crossed), said):
+        if odd_ones(_gists(state, cast("Rules", crossed), parting.core), said) != ([], []):
             causes.append(_first_difference(point, crossed.asked, recorded))
     if causes:
         return Inquiry(tuple(causes), is_reproduced=True)
     crossed = Crossed(recorded, candidate, tuple(POINTS))
-    decide(state, cast("Rules", crossed))
+    decide(state, cast("Rules", crossed), core=parting.core)
     found = (_first_difference(point, crossed.asked, recorded) for point in POINTS)
     return Inquiry(tuple(cause for cause in found if cause.about), is_reproduced=True, is_joint=True)
 
 
-def _gists(state: State, rules: Rules) -> list[Gist]:
-    return gists_of((decision.event for decision in decide(state, rules).decisions), state)
-
-
-def _is_other(state: State, rules: Rules, said: Sequence[Gist]) -> bool:
-    return odd_ones(_gists(state, rules), said) != ([], [])
+def _gists(state: State, rules: Rules, core: str) -> list[Gist]:
+    return gists_of((decision.event for decision in decide(state, rules, core=core).decisions), state)
 
 
 def _first_difference(point: str, asked: Sequence[Question], recorded: Rules) -> Cause:

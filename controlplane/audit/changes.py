@@ -31,11 +31,13 @@ from controlplane.domain.events import (
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    TermsGiven,
 )
-from controlplane.domain.ids import LeaseId, job_of_lease
+from controlplane.domain.ids import LeaseId, NodeId, job_of_lease
 from controlplane.scheduler.state import EVICTED, State
 
 KINDS: dict[str, str] = {
+    "terms": "a gang is given other terms than it asked for",
     "placed": "a job has its place",
     "evicted": "a job loses its place to another, by priority or by quota",
     "resized": "an elastic gang grows or shrinks",
@@ -102,9 +104,10 @@ def _job(lease: str) -> int:
     return job_of_lease(LeaseId(lease))
 
 
-def _places(members: Sequence[Member], state: State) -> str:
-    return ";".join(
-        f"{member.role}.{member.ordinal}@{_node(member.node, state)}:{_list(member.gpus)}:{_list(member.slices)}"
+def _places(cluster: str, members: Sequence[Member], state: State) -> str:
+    return f"{cluster} " + ";".join(
+        f"{member.role}.{member.ordinal}@{_node(NodeId(cluster, member.node), state)}"
+        f":{_list(member.gpus)}:{_list(member.slices)}"
         for member in members
     )
 
@@ -113,11 +116,11 @@ def _list(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _node(name: str, state: State) -> str:
+def _node(at: NodeId, state: State) -> str:
     """The name of an owned node; of a rented one, the offer by which it came."""
-    node = state.nodes.get(name)
+    node = state.nodes.get(at)
     request = state.requests.get(node.request) if node is not None and node.request is not None else None
-    return f"{request.cluster}/{request.offer}" if request is not None else name
+    return f"{request.cluster}/{request.offer}" if request is not None else at.name
 
 
 def _brief(text: str) -> str:
@@ -128,7 +131,7 @@ def _brief(text: str) -> str:
 
 
 def _granted(event: LeaseGranted, state: State) -> Gist:
-    return Gist("placed", event.job, _brief(f"{event.attempt} {_places(event.members, state)}"))
+    return Gist("placed", event.job, _brief(f"{event.attempt} {_places(event.cluster, event.members, state)}"))
 
 
 def _revoked(event: LeaseRevoked, _: State) -> Gist:
@@ -137,7 +140,8 @@ def _revoked(event: LeaseRevoked, _: State) -> Gist:
 
 
 def _grown(event: LeaseGrown, state: State) -> Gist:
-    return Gist("resized", _job(event.lease), _brief(f"{event.revision} {_places(event.members, state)}"))
+    places = _places(state.leases[event.lease].cluster, event.members, state)
+    return Gist("resized", _job(event.lease), _brief(f"{event.revision} {places}"))
 
 
 def _shrunk(event: LeaseShrunk, _: State) -> Gist:
@@ -146,11 +150,13 @@ def _shrunk(event: LeaseShrunk, _: State) -> Gist:
 
 
 def _promised(event: RoomPromised, state: State) -> Gist:
-    return Gist("promised", event.job, _brief(f"{_places(event.members, state)} {','.join(event.victims)}"))
+    places = _places(event.cluster, event.members, state)
+    return Gist("promised", event.job, _brief(f"{places} {','.join(event.victims)}"))
 
 
 def _reserved(event: ReservationMade, state: State) -> Gist:
-    nodes = ",".join(_node(node, state) for node in event.nodes)
+    homes = (event.cluster or next(iter(state.homes.get(name, ())), "") for name in event.nodes)
+    nodes = ",".join(_node(NodeId(cluster, name), state) for cluster, name in zip(homes, event.nodes, strict=True))
     return Gist("reserved", event.job, _brief(f"{event.start_ms} {nodes}"))
 
 
@@ -164,6 +170,7 @@ def _released(event: CapacityReleased, state: State) -> Gist:
 
 
 _GISTS: dict[type[Event], Callable[[Any, State], Gist]] = {
+    TermsGiven: lambda event, _: Gist("terms", event.job, _brief(repr(event.terms))),
     LeaseGranted: _granted,
     LeaseRevoked: _revoked,
     LeaseGrown: _grown,

@@ -42,7 +42,7 @@ from controlplane.domain.events import (
 )
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.reasons import Reason
-from controlplane.domain.version import CORE
+from controlplane.domain.version import CORE, KNOWN_CORES
 from controlplane.eventlog.port import EventLog
 from controlplane.policy.bundle import Bundle, load_bundle
 from controlplane.policy.problems import BundleRefused
@@ -97,11 +97,11 @@ def _policy(activation: Activation) -> Policy:
 
 def _notes(recorded: Recorded, course: Course) -> list[str]:
     notes: list[str] = []
-    others = sorted(core for core in recorded.cores if core != CORE)
+    others = sorted(core for core in recorded.cores if core not in KNOWN_CORES)
     if others:
         notes.append(
-            f"the log was decided by core {', '.join(others)} and is decided again by core {CORE}: "
-            f"some of what differs may be the core's doing and not the candidate's"
+            f"the log was decided by core {', '.join(others)}, which this does not know: it is decided again by core "
+            f"{CORE}, and some of what differs may be the core's doing and not the candidate's"
         )
     if len(recorded.policies) > 1:
         names = ", then ".join(f"{policy.name} from position {policy.position:,}" for policy in recorded.policies)

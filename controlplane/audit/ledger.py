@@ -32,7 +32,7 @@ from controlplane.domain.events import (
     LeaseShrunk,
     NodeObserved,
 )
-from controlplane.domain.ids import LeaseId, job_of_lease
+from controlplane.domain.ids import LeaseId, NodeId, job_of_lease
 from controlplane.domain.quantities import GPU, MILLI, cost_micro_usd
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.state import EVICTED, Job, State
@@ -97,7 +97,7 @@ class _Rent:
     """The nodes of one request that are there, each since when; at so many micro-dollars an hour."""
 
     price: int
-    since_ms: dict[str, int] = field(default_factory=dict)
+    since_ms: dict[NodeId, int] = field(default_factory=dict)
 
 
 class Ledger:
@@ -121,7 +121,7 @@ class Ledger:
         self._held: dict[str, _Held] = {}
         self._there = dict.fromkeys(SITES, 0)
         self._there_since_ms = from_ms
-        self._nodes: dict[str, int] = {}
+        self._nodes: dict[NodeId, int] = {}
         self._rents: dict[str, _Rent] = {}
         self._reasons: dict[int, tuple[str, str | None]] = {}
         """By class of jobs: why they last waited, and by which rule."""
@@ -132,7 +132,7 @@ class Ledger:
             self._open(job).is_old = job.attempts > 0
         for node in state.nodes.values():
             if node.state is not NodeState.LOST:
-                self._count_node(state, node.name, node.build.cluster, node.build.gpus, node.request, self.from_ms)
+                self._count_node(state, node.id, node.build.gpus, node.request, self.from_ms)
         for lease in state.leases:
             self._hold(state, lease, self.from_ms)
 
@@ -154,7 +154,7 @@ class Ledger:
                 self._open(next(reversed(state.jobs.values())))
             case NodeObserved():
                 gpus = event.shape.gpus if event.state is not NodeState.LOST else 0
-                self._count_node(state, event.node, event.cluster, gpus, event.request, at_ms)
+                self._count_node(state, NodeId(event.cluster, event.node), gpus, event.request, at_ms)
             case CapacityObserved(phase=CapacityPhase.RELEASED | CapacityPhase.FAILED):
                 self.charged_micro_usd += event.charged_micro_usd
                 self._rents.pop(event.request, None)
@@ -240,11 +240,11 @@ class Ledger:
         of_queue[held.site] += held.gpus_milli * length_ms
         self.spans[held.site].extend((held.since_ms, at_ms, held.gpus_milli))
 
-    def _count_node(self, state: State, name: str, cluster: str, gpus: int, request: str | None, at_ms: int) -> None:
+    def _count_node(self, state: State, at: NodeId, gpus: int, request: str | None, at_ms: int) -> None:
         self._settle_there(at_ms)
-        site = SITES[state.is_cloud(cluster)]
-        self._there[site] += gpus * MILLI - self._nodes.get(name, 0)
-        self._nodes[name] = gpus * MILLI
+        site = SITES[state.is_cloud(at.cluster)]
+        self._there[site] += gpus * MILLI - self._nodes.get(at, 0)
+        self._nodes[at] = gpus * MILLI
         if request is None or request not in state.requests:
             return
         asked = state.requests[request]
@@ -254,7 +254,7 @@ class Ledger:
             price = next((offer.price_micro_usd_per_hour for offer in offers if offer.name == asked.offer), 0)
             rent = self._rents[request] = _Rent(price)
         if gpus:
-            rent.since_ms.setdefault(name, at_ms)
+            rent.since_ms.setdefault(at, at_ms)
 
     def _settle_there(self, at_ms: int) -> None:
         passed_ms = at_ms - self._there_since_ms

@@ -40,6 +40,7 @@ from controlplane.domain.events import (
     MemberName,
     NodeObserved,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.domain.quantities import cost_micro_usd
 from controlplane.scheduler.state import Lease, Request, RequestPhase, State
 
@@ -112,11 +113,11 @@ class StandIn:
             case _:
                 pass
 
-    def lose(self, node: str, at_ms: int) -> Iterator[Event]:
+    def lose(self, node: NodeId, at_ms: int) -> Iterator[Event]:
         """A node is about to be lost: what runs there is lost first."""
         known = self._state.nodes.get(node)
         for lease in list(known.leases.values()) if known is not None else ():
-            yield _report(lease, LeasePhase.LOST, at_ms, detail=f"node {node} was lost")
+            yield _report(lease, LeasePhase.LOST, at_ms, detail=f"node {node.name} was lost")
 
     # --- taking over -------------------------------------------------------------------------------------------------
 
@@ -221,9 +222,9 @@ class StandIn:
     def _leave(self, at_ms: int, request: Request) -> Iterator[Event]:
         offer, joined = self._offer(request), self._joined.get(request.id, {})
         for name in joined:
-            yield from self.lose(name, at_ms)
+            yield from self.lose(NodeId(request.cluster, name), at_ms)
         for name in joined:
-            if name in self._state.nodes:
+            if NodeId(request.cluster, name) in self._state.nodes:
                 yield _node(request, offer, name, NodeState.LOST)
         until_ms = self._released[request.id] + self._observed.billed_ms(request.cluster)
         length_ms = sum(max(0, until_ms - since_ms) for since_ms in joined.values())

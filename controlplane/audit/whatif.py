@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from controlplane.audit.changes import Gist, gists_of, odd_ones
+from controlplane.audit.folding import decoded, fold, with_cores
 from controlplane.audit.ledger import Ledger
 from controlplane.audit.observed import Observed, Runtime
 from controlplane.audit.standin import StandIn
 from controlplane.domain.clusters import NodeState
-from controlplane.domain.codec import MalformedEvent, decode
 from controlplane.domain.events import (
     Author,
     CapacityObserved,
@@ -39,6 +40,8 @@ from controlplane.domain.events import (
     PolicyActivated,
     Ticked,
 )
+from controlplane.domain.ids import NodeId
+from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EventLog, Head, LogDamaged, Record
 from controlplane.policy.rules import BundleRules
 from controlplane.runtime.batch import rare_collection
@@ -103,6 +106,8 @@ class Parting:
     """Decisions of the candidate that are not in the log."""
     said: list[Gist]
     """Everything that the log decides in this cycle."""
+    core: str
+    """The version that decided the cycle."""
     state: bytes
     """As the cycle finds it."""
 
@@ -162,10 +167,10 @@ class _First:
         return self._found
 
     def _take(self, record: Record) -> None:
-        event = _decoded(record)
+        event = decoded(record)
         if isinstance(event, Ticked) and self._found is None and record.position > self._since:
             self._begin(event)
-        _fold(self._state, record, event)
+        fold(self._state, record, event)
         self._observed.see(self._state, record.position, event, record.recorded_at_ms)
         if isinstance(event, PolicyActivated):
             self._policy = Activation(record.position, event.name, event.digest, event.files)
@@ -189,20 +194,6 @@ class _First:
         return f"the log has no cycle{after}: there is nothing to decide again (it ends at {self._head.position:,})"
 
 
-def _decoded(record: Record) -> Event:
-    try:
-        return decode(record.type, record.payload)
-    except MalformedEvent as error:
-        raise LogDamaged(record.position, str(error)) from error
-
-
-def _fold(state: State, record: Record, event: Event) -> None:
-    try:
-        apply(state, record.position, event)
-    except (KeyError, ValueError, AssertionError, IndexError) as error:
-        raise LogDamaged(record.position, f"{record.type} does not follow from what stands before it") from error
-
-
 # --- the second reading -----------------------------------------------------------------------------------------------
 
 
@@ -220,6 +211,8 @@ class _Course:
         self._reask_ms = self._state.reask_ms
         """When the log's own rules were to be asked again."""
         self._now_ms = first.from_ms
+        self._core = CORE
+        """The version by which the log decides: what differs is to be the rules' doing."""
 
     def run(self) -> Course:
         records = self._log.read(self._recorded.start, self._recorded.head.position)
@@ -242,7 +235,8 @@ class _Course:
         tick: Record | None = None
         decided: list[Record] = []
         cycle: tuple[Decision, ...] = ()
-        for record in records:
+        ahead = with_cores(records)
+        for record, core in ahead:
             self._tell(record, "deciding again")
             is_decided = record.author == Author.DECIDED.value
             if is_decided != (tick is not None):
@@ -252,11 +246,12 @@ class _Course:
                 decided.append(record)
                 if record.type == CycleDecided.TYPE:
                     if not self._agree(tick, decided, cycle):
-                        return records
+                        return (record for record, _ in ahead)
                     tick, decided = None, []
             elif self._is_early(record):
-                return _with_first(record, records)
+                return chain((record,), (following for following, _ in ahead))
             elif record.type == Ticked.TYPE:
+                self._core = core
                 tick, cycle = record, self._tick(record.recorded_at_ms)
             else:
                 self._take_input(record)
@@ -267,12 +262,12 @@ class _Course:
     def _tick(self, now_ms: int) -> tuple[Decision, ...]:
         self._now_ms = max(now_ms, self._state.now_ms)
         self._fold(Ticked(now_ms=self._now_ms))
-        return decide(self._state, self._rules).decisions
+        return decide(self._state, self._rules, core=self._core).decisions
 
     def _take_input(self, record: Record) -> None:
         if record.type == PolicyActivated.TYPE:
             return
-        event = _decoded(record)
+        event = decoded(record)
         if isinstance(event, JobSubmitted):
             self._submit(record.position, event)
         else:
@@ -282,23 +277,21 @@ class _Course:
         """Whether a recorded cycle and the one that was decided again say the same; then it is folded."""
         course = self._course
         course.exact_cycles += 1
-        last = _decoded(records[-1])
+        last = decoded(records[-1])
         assert isinstance(last, CycleDecided)
         mine = [decision.event for decision in cycle[:-1]]
-        same = [record.payload for record in records[:-1]] == [decision.payload for decision in cycle[:-1]]
-        if not same:
-            theirs = [_decoded(record) for record in records[:-1]]
+        if [record.payload for record in records[:-1]] != [decision.payload for decision in cycle[:-1]]:
+            theirs = [decoded(record) for record in records[:-1]]
             said, says = gists_of(theirs, self._state), gists_of(mine, self._state)
             odd, mine_odd = odd_ones(said, says)
             if odd or mine_odd:
                 recorded = [(records[at].position, theirs[at], said[at]) for at in odd]
                 candidate = [(mine[at], says[at]) for at in mine_odd]
-                found = Parting(tick.position, last.cycle, self._now_ms, False, recorded, candidate, said, b"")
-                self._part(found, cycle)
+                where = (tick.position, last.cycle, self._now_ms, False)
+                self._part(Parting(*where, recorded, candidate, said, self._core, take(self._state)), cycle)
                 return False
-            course.other_rules += sum(
-                record.payload != decision.payload for record, decision in zip(records, cycle[:-1], strict=False)
-            )
+            pairs = zip(records, cycle[:-1], strict=False)
+            course.other_rules += sum(record.payload != decision.payload for record, decision in pairs)
         course.exact_decisions += len(mine)
         self._record(cycle)
         self._reask_ms = last.reask_ms
@@ -315,7 +308,8 @@ class _Course:
             if len(cycle) > 1:
                 mine = [decision.event for decision in cycle[:-1]]
                 candidate = list(zip(mine, gists_of(mine, self._state), strict=True))
-                self._part(Parting(record.position - 1, number + 1, due_ms, True, [], candidate, [], b""), cycle)
+                where = (record.position - 1, number + 1, due_ms, True)
+                self._part(Parting(*where, [], candidate, [], self._core, take(self._state)), cycle)
                 return True
             self._record(cycle)
             self._state.cycle = number  # requests are named by their cycle, and must be as in the log
@@ -328,7 +322,6 @@ class _Course:
         return max(self._on_grid(mine), self._on_grid(self._now_ms + 1))
 
     def _part(self, parting: Parting, cycle: tuple[Decision, ...]) -> None:
-        parting.state = take(self._state)
         self._course.parting = parting
         self._standin = StandIn(self._state, self._recorded.observed, parting.position)
         self._record(cycle)
@@ -374,12 +367,12 @@ class _Course:
         if record.type != NodeObserved.TYPE:
             self._take_input(record)
             return
-        event = _decoded(record)
+        event = decoded(record)
         assert isinstance(event, NodeObserved)
         if event.request is not None:
             return
         if event.state is NodeState.LOST:
-            for lost in self._standin.lose(event.node, self._now_ms):
+            for lost in self._standin.lose(NodeId(event.cluster, event.node), self._now_ms):
                 self._fold(lost, self._now_ms)
         self._fold(event, self._now_ms)
 
@@ -412,8 +405,3 @@ class _Course:
         apply(self._state, number, event)
         self._state.position = own + 1
         self._ledger.see(self._state, event, self._now_ms)
-
-
-def _with_first(first: Record, rest: Iterator[Record]) -> Iterator[Record]:
-    yield first
-    yield from rest

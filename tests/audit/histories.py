@@ -6,8 +6,11 @@ from pathlib import Path
 
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.policy.bundle import Bundle
+from controlplane.simulate.scenarios.bundles import bundle_of as changed
+from controlplane.simulate.scenarios.story import Policy
 from controlplane.simulate.simulation import Simulation
 from controlplane.simulate.world import World
+from tests.scenarios.policies import shipped
 
 MINUTE, HOUR = 60_000, 3_600_000
 Plain = dict[str, object]
@@ -50,3 +53,8 @@ def lived(of: World, bundle: Bundle, folder: Path = Path()) -> MemoryLog:
     log = MemoryLog()
     Simulation(of, folder / "world.yaml", bundle, log).run()
     return log
+
+
+def bundle_of(name: str, params: Plain, rules: Plain | None = None) -> Bundle:
+    """A bundle that is shipped, with other defaults of its parameters and other rules at some points."""
+    return changed(Policy(name, params, rules or {}), shipped)

@@ -31,12 +31,11 @@ from controlplane.policy.bundle import Bundle, load_bundle, read_bundle_folder
 from controlplane.scheduler.fold import apply
 from controlplane.scheduler.state import State
 from controlplane.simulate.world import World, read_world
-from tests.audit.histories import HOUR, MINUTE, Plain, cloud, home, job, lived, world
+from tests.audit.histories import HOUR, MINUTE, Plain, bundle_of, cloud, home, job, lived, world
 from tests.conftest import ROOT
 from tests.replay.make_golden import GOLDEN
-from tests.scenarios.expectations import Expectations
-from tests.scenarios.stage import POLICIES, Stage, bundle_of
-from tests.scenarios.story import read_story
+from tests.scenarios.policies import POLICIES
+from tests.scenarios.test_scenarios import play
 
 WORLDS = ROOT / "controlplane" / "simulate" / "worlds"
 STORIES = ROOT / "tests" / "scenarios"
@@ -85,9 +84,7 @@ STORIES_WITH = (
 
 
 def played(story: str) -> MemoryLog:
-    stage = Stage(read_story(STORIES / f"{story}.yaml"))
-    stage.play(Expectations(stage).check)
-    return stage.log
+    return play(STORIES / f"{story}.yaml").log
 
 
 @pytest.mark.parametrize("story", STORIES_WITH)
@@ -382,19 +379,18 @@ def without(bundle: Bundle, *points: str) -> Bundle:
 
 def test_a_log_with_two_policies_is_compared_with_each_in_its_own_stretch() -> None:
     """SCENARIOS H4. The first policy runs one job at a time; the second, from 10 minutes on, all that fit."""
-    stage = Stage(read_story(STORIES / "q-a-policy-changes-between-two-jobs.yaml"))
-    stage.play(Expectations(stage).check)
-    first, second = own_bundles(stage.log)
-    positions = [record.position for record in stage.log.read() if record.type == PolicyActivated.TYPE]
-    whole = diff(stage.log, first)
+    log = played("q-a-policy-changes-between-two-jobs")
+    first, second = own_bundles(log)
+    positions = [record.position for record in log.read() if record.type == PolicyActivated.TYPE]
+    whole = diff(log, first)
     assert [policy.position for policy in whole.policies] == positions
     assert whole.first_change is not None
     assert whole.first_change.position > positions[1]
     assert whole.first_change.policy is not None
     assert whole.first_change.policy.digest == second.digest
     assert any("several policies" in note for note in whole.notes)
-    assert_nothing_changes(diff(stage.log, second, positions[1]))
-    early = diff(stage.log, second).first_change
+    assert_nothing_changes(diff(log, second, positions[1]))
+    early = diff(log, second).first_change
     assert early is not None
     assert positions[0] < early.position < positions[1]
     assert early.policy is not None

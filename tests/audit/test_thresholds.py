@@ -10,8 +10,7 @@ import pytest
 from controlplane.audit.diff import diff
 from controlplane.audit.diff_report import ALL, DiffReport, Side
 from controlplane.audit.thresholds import FIGURES, BadThreshold, parse
-from tests.audit.histories import HOUR, MINUTE, home, job, lived, world
-from tests.scenarios.stage import bundle_of
+from tests.audit.histories import HOUR, MINUTE, bundle_of, home, job, lived, world
 
 
 @pytest.fixture(scope="module")
