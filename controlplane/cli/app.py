@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from controlplane.cli import audits, logs, policies, policy_tests, simulations, views
+from controlplane.cli import audits, diffs, logs, policies, policy_tests, simulations, views
 from controlplane.cli.faults import exit_code_of
 
 
@@ -91,6 +91,7 @@ _db.command("upgrade")(logs.upgrade)
 _policy.command("check")(policies.check)
 _policy.command("test")(policy_tests.run_tests)
 _policy.command("explain")(policies.explain)
+_policy.command("diff")(diffs.diff)
 
 
 @_db.callback()

@@ -114,6 +114,8 @@ def _of_the_log(error: Exception) -> Known:
 
 
 def _of_the_input(error: Exception) -> Known:
+    from controlplane.audit.thresholds import BadThreshold
+    from controlplane.audit.whatif import NothingDecided
     from controlplane.audit.why import NoSuchJob
     from controlplane.intake.traces import IntakeError
     from controlplane.policy.problems import BundleRefused
@@ -123,7 +125,7 @@ def _of_the_input(error: Exception) -> Known:
     match error:
         case BundleRefused():
             return WRONG, refusal(error)
-        case IntakeError() | WorldFault() | NoSuchJob():
+        case IntakeError() | WorldFault() | NoSuchJob() | NothingDecided() | BadThreshold():
             return WRONG, str(error)
         case NoAgent():
             return OUTSIDE, str(error)

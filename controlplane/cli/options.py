@@ -123,3 +123,20 @@ def position_of(log: EventLog, at: str | None) -> int | None:
     if position == 0:
         raise WrongUse(f"--at {at!r}: the log begins after that time")
     return position
+
+
+def start_of(log: EventLog, since: str | None) -> int:
+    """The last position before what ``--since`` names; 0 for the whole log. A time names all from that instant on."""
+    if since is None:
+        return 0
+    head = log.head().position
+    if since.isdecimal():
+        if int(since) > head:
+            raise WrongUse(f"--since {since}: the log has positions 1 to {head}")
+        return max(0, int(since) - 1)
+    at_ms = instant_ms(since)
+    if at_ms is None or at_ms < 0:
+        raise WrongUse(f"--since {since!r} is neither a position nor a time; write 1234, 14:30:00, 90m or 2h30m")
+    from controlplane.audit.why import position_at
+
+    return position_at(log, at_ms - 1) if at_ms else 0
