@@ -130,6 +130,7 @@ def decide(state: State, rules: Rules, watched_job: int | None = None, core: str
 class _Cycle:
     def __init__(self, state: State, rules: Rules, watch: Watch | None, core: str) -> None:
         self._state = state
+        self._tree = state.tree
         self._core = core
         self._is_first_core = core == FIRST_CORE
         self._rules = rules
@@ -281,13 +282,13 @@ class _Cycle:
     def _homeless(self, job: Job) -> str | None:
         """Why the job's queue takes no jobs, if it is none or has become a cohort."""
         name = job.cls.spec.queue
-        queue = self._state.tree.by_name.get(name)
+        queue = self._tree.by_name.get(name)
         if queue is None:
             return f"there is no queue {name!r}"
         return f"{name!r} is a cohort; jobs go to a queue below it" if queue.children else None
 
     def _queue(self, job: Job) -> QueueNode:
-        return self._state.tree.by_name.get(job.cls.spec.queue, self._state.tree.root)
+        return self._tree.by_name.get(job.cls.spec.queue, self._tree.root)
 
     # --- 3 -----------------------------------------------------------------------------------------------------------
 

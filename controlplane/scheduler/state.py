@@ -628,6 +628,8 @@ class State:
 
     def keys_charged(self, queue: QueueNode, flavor: str) -> tuple[tuple[str, Key], ...]:
         """(resource, key) pairs to which usage of the flavor by the queue is charged."""
+        if not queue.limited:
+            return ()
         known = self.books.keys
         found = known.get((queue.index, flavor))
         if found is None:

@@ -63,6 +63,7 @@ class Turns:
 
     def __init__(self, state: State, rules: Rules, agenda: Agenda, draft: Draft, promised: Container[int]) -> None:
         self._state = state
+        self._tree = state.tree
         self._rules = rules
         self._agenda = agenda
         self._draft = draft
@@ -83,7 +84,7 @@ class Turns:
 
     def line_up(self) -> None:
         """Line up every queue that has work."""
-        for node in self._state.tree.nodes:
+        for node in self._tree.nodes:
             groups = self._agenda.groups[node.index]
             if not groups:
                 continue
@@ -146,7 +147,7 @@ class Turns:
         """Take all groups out of their lines, except those of queues that are spared."""
         kept_back: list[Group] = []
         for index, heap in self._heaps.items():
-            queue = self._state.tree.nodes[index]
+            queue = self._tree.nodes[index]
             if heap and not spared(queue):
                 kept_back.extend(turn.group for turn in heap)
                 heap.clear()
@@ -160,7 +161,7 @@ class Turns:
             heap.clear()
             for group in groups:
                 self._line_up(heap, group, group.in_backfill_order())
-            self._end_if_empty(self._state.tree.nodes[index], heap)
+            self._end_if_empty(self._tree.nodes[index], heap)
 
     def _end_if_empty(self, queue: QueueNode, heap: list[Turn]) -> None:
         if heap:
@@ -174,7 +175,7 @@ class Turns:
         """The queue whose turn it is; ``None`` if none has jobs left to try."""
         if len(self._claims.queues) < 2:
             return next(iter(self._claims.queues.values()), None)
-        node = self._state.tree.root
+        node = self._tree.root
         remaining = list(self._claims.below(node))
         while node.children:
             lines = [
@@ -232,7 +233,7 @@ class Turns:
             return 0
         if self._heads_ms is None:
             self._heads_ms = {}
-            for node in self._state.tree.nodes:
+            for node in self._tree.nodes:
                 heads = (group.head() for group in self._agenda.groups[node.index].values())
                 waiting_ms = [head.job.submitted_ms for head in heads if head is not None]
                 for up in node.path if waiting_ms else ():

@@ -30,7 +30,7 @@ WEIGHTS = st.fixed_dictionaries({name: st.integers(0, 3) for name in NAMES})
 
 def walked(turns: Turns) -> QueueNode | None:
     """The definition, one level after the other, over all children."""
-    node, claims = turns._state.tree.root, turns._claims
+    node, claims = turns._tree.root, turns._claims
     if not claims.below(node):
         return None
     remaining = tuple(claims.below(node))
