@@ -104,8 +104,9 @@ class Burst:
         self.reask_ms: int | None = None if self._is_round else state.reask_ms
         """When to ask again, though nothing else happens; see ``CycleDecided``."""
         self.requested: list[CapacityRequested] = []
-        self.may_rest = True
-        """Whether offers that failed rest; the first core asked them again at once."""
+        self.is_as_first = False
+        """As the first core: offers that failed do not rest, and a budget that was short is asked again when its window
+        turns and not before, though what was promised may come back to it."""
 
     def has_offers(self) -> bool:
         """Whether there is anything to choose from."""
@@ -166,7 +167,7 @@ class Burst:
     ) -> OfferVerdict | tuple[int, _Choice]:
         """The cost and choice if the rules want the offer and a budget allows it; else why not."""
         name = f"{spec.name}/{offer.name}"
-        rest = self._state.rests.get((spec.name, offer.name)) if self.may_rest else None
+        rest = None if self.is_as_first else self._state.rests.get((spec.name, offer.name))
         if rest is not None and rest.until_ms is not None and rest.until_ms > self._state.now_ms:
             self._ask_again(rest.until_ms)
             times = "once" if rest.failures == 1 else f"{rest.failures} times in a row"
@@ -203,6 +204,8 @@ class Burst:
             return OfferVerdict(name, answer.fault or "the burst rule keeps the job at home", answer.rule)
         if budget is not None and self._left(budget) < promise:
             self._ask_again((budget.window(self._state.now_ms) + 1) * budget.spec.window_ms)
+            if not self.is_as_first:
+                self._ask_again(self._state.now_ms + REASK_MS)
             short = f"budget {budget.spec.name} has {self._left(budget)} micro-dollars left, {promise} are needed"
             return OfferVerdict(name, short, answer.rule)
         return answer.value, _Choice(spec, offer, nodes, promise, deadline_ms, answer.rule)

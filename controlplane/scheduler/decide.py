@@ -693,7 +693,7 @@ class _Cycle:
         burst = Burst(
             self._state, self._rules, self._agenda, self._draft, self.watch, len(self._decisions), self._promised
         )
-        burst.may_rest = not self._is_first_core
+        burst.is_as_first = self._is_first_core
         if not burst.has_offers():
             return
         self._refused = [(group, burst.consider(group, refusal)) for group, refusal in self._refused]

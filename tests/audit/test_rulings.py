@@ -113,7 +113,7 @@ def test_what_keeps_it_at_home_is_told_of_every_offer() -> None:
         "must_stay_home": "false",
         "has_waited": "false",
         "home_is_crowded": "false",
-        "budget_covers_it": "true",
+        "has_budget": "true",
     }
     assert facts(found.rulings[0])["now"] == str(found.at_ms)
     text = "\n".join(found.sentences())
