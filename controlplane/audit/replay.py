@@ -16,14 +16,25 @@ from controlplane.audit.figures import Figures
 from controlplane.audit.folding import CANNOT_BE, decide_again, decoded, fold, with_cores
 from controlplane.audit.snapshots import KeptSnapshots
 from controlplane.domain.codec import MalformedEvent, decode
-from controlplane.domain.events import Author, CycleDecided, Event, PolicyActivated, Ticked
+from controlplane.domain.events import (
+    Author,
+    CycleDecided,
+    Event,
+    PolicyActivated,
+    PolicyShadowed,
+    ShadowDecided,
+    ShadowFailed,
+    Ticked,
+)
 from controlplane.domain.version import KNOWN_CORES
 from controlplane.eventlog.port import EMPTY, Entry, EventLog, LogDamaged, Record
 from controlplane.eventlog.verify import verify_chain
 from controlplane.policy.bundle import digest_of
+from controlplane.policy.second_opinion import SecondOpinion
 from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.entries import SCHEDULER, entry_of
 from controlplane.runtime.rulebook import Rulebook
+from controlplane.runtime.shadow import STEPS, Cycles
 from controlplane.scheduler.decide import Decision
 from controlplane.scheduler.invariants import check_all
 from controlplane.scheduler.state import State
@@ -31,6 +42,9 @@ from controlplane.scheduler.state import State
 Progress = Callable[[int, int], None]
 """(records done, records in all)."""
 STEP = 2_000
+SHADOW_MARGIN = 100
+"""So many times as many steps as live may a shadow's cycle take here: a plane that was opened anew remembers less than
+a replay, but one that hears a second opinion evaluates what a plane need not."""
 _SHOWN = 400
 """So many characters of a payload are shown."""
 
@@ -90,20 +104,27 @@ class _Diverged(Exception):
 
 
 def replay(
-    log: EventLog, *, verify: bool = False, until: int | None = None, progress: Progress | None = None
+    log: EventLog,
+    *,
+    verify: bool = False,
+    until: int | None = None,
+    progress: Progress | None = None,
+    opinion: SecondOpinion | None = None,
 ) -> ReplayReport:
     """Fold the log up to ``until`` (its end by default); with ``verify`` check the chain, re-decide every cycle, and
     compare the snapshots up to there.
+    ``opinion`` hears every answer of the rules while they are asked again, and says afterwards what came of it.
 
     Stops at the first divergence and names it. Raises :class:`~controlplane.domain.codec.UnknownEvent` for a log of a
     newer version, and what the log's ``read`` raises when it cannot be reached.
     """
     with rare_collection():
-        return _replayed(log, verify, until, progress)
+        return _replayed(log, _Replay(verify, opinion), verify, until, progress)
 
 
-def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress | None) -> ReplayReport:
-    replaying = _Replay(verify)
+def _replayed(
+    log: EventLog, replaying: _Replay, verify: bool, until: int | None, progress: Progress | None
+) -> ReplayReport:
     chain = verify_chain(log) if verify else None
     if chain is not None and chain.damage is not None:
         replaying.report.divergence = Divergence(chain.damage.position, f"{chain.damage.kind}: {chain.damage.what}")
@@ -128,18 +149,21 @@ def _replayed(log: EventLog, verify: bool, until: int | None, progress: Progress
 
 
 class _Replay:
-    def __init__(self, verify: bool) -> None:
+    def __init__(self, verify: bool, opinion: SecondOpinion | None) -> None:
         self.report = ReplayReport()
         self.snapshots: KeptSnapshots | None = None
         """Those to be compared on the way."""
         self._verify = verify
         self._state = State()
         self._figures = Figures()
-        self._rulebook = Rulebook()
+        self._rulebook = Rulebook(opinion)
+        self._cycles = Cycles(self._rulebook, STEPS * SHADOW_MARGIN)
         self._expected: list[Decision] = []
         """What the last tick's cycle decides and the log has not shown yet, last first."""
         self._tick = 0
         """The position of the last tick."""
+        self._failure: ShadowFailed | None = None
+        """Of the last cycle's shadow, here."""
 
     def take(self, record: Record, core: str) -> None:
         """One more record of the log; of a tick, with the version of the core that decided its cycle."""
@@ -153,8 +177,10 @@ class _Replay:
         self.report.position, self.report.digest = record.position, record.digest
         if isinstance(event, Ticked) and self._verify:
             self._tick = record.position
+            began = self._state.began_waiting
             again = decide_again(self._state, self._rulebook, record.position, core=core)
-            self._expected = list(reversed(again.decisions))
+            decided = self._cycles.beside(self._state, again.decisions, began, core)
+            self._expected, self._failure = list(reversed(decided.decisions)), decided.failure
 
     def _compare_snapshot(self, position: int) -> None:
         fault = self.snapshots.fault(self._state) if self.snapshots is not None else None
@@ -170,7 +196,7 @@ class _Replay:
         if isinstance(event, Ticked) and event.now_ms < self._state.now_ms:
             what = f"the clock goes back, from {self._state.now_ms} to {event.now_ms}"
             raise _Diverged(Divergence(record.position, what))
-        if isinstance(event, PolicyActivated):
+        if isinstance(event, PolicyActivated | PolicyShadowed):
             digest = digest_of(event.files)
             if digest != event.digest:
                 what = "the digest of the policy is not that of its text"
@@ -180,6 +206,9 @@ class _Replay:
         """The event of a record; of a decision that is as expected, without decoding it again."""
         if self._verify and record.author == Author.DECIDED.value:
             return self._compare(record)
+        if record.type == ShadowFailed.TYPE:
+            # What the shadow decides here it did not decide there, and that is an input.
+            self._expected = [one for one in self._expected if not isinstance(one.event, ShadowDecided)]
         if self._expected:
             self._refuse_missing(record.position)
         event = decoded(record)
@@ -192,6 +221,8 @@ class _Replay:
     def _compare(self, record: Record) -> Event:
         if not self._expected:
             what = f"{record.type}: a decision that no cycle makes"
+            if record.type == ShadowDecided.TYPE and self._failure is not None:
+                what = f"{record.type}: the shadow cannot be decided here: {self._failure.cause}"
             raise _Diverged(Divergence(record.position, what, "", _shown(record.payload)))
         expected = self._expected.pop()
         if record.type != expected.event.TYPE or record.payload != expected.payload:

@@ -38,6 +38,7 @@ from controlplane.domain.events import (
     LeaseObserved,
     NodeObserved,
     PolicyActivated,
+    ShadowDecided,
     Ticked,
 )
 from controlplane.domain.ids import NodeId
@@ -238,6 +239,8 @@ class _Course:
         ahead = with_cores(records)
         for record, core in ahead:
             self._tell(record, "deciding again")
+            if record.type == ShadowDecided.TYPE:
+                continue  # what a bundle beside the active one would have decided
             is_decided = record.author == Author.DECIDED.value
             if is_decided != (tick is not None):
                 what = "is no decision, in the middle of a cycle" if tick is not None else "decided outside of a cycle"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from controlplane.cli import audits, diffs, logs, policies, policy_tests, simulations, views
+from controlplane.cli import activations, audits, diffs, logs, policies, policy_tests, simulations, views
 from controlplane.cli.faults import exit_code_of
 
 
@@ -61,7 +61,7 @@ app = typer.Typer(
 )
 _log = typer.Typer(help="Verify, copy and follow a log.")
 _db = typer.Typer(help="The schema of a log's database.")
-_policy = typer.Typer(help="Check, test and explain rule files.")
+_policy = typer.Typer(help="Check, test and explain rule files; activate them, or try them beside the active ones.")
 
 
 @app.callback()
@@ -92,6 +92,9 @@ _policy.command("check")(policies.check)
 _policy.command("test")(policy_tests.run_tests)
 _policy.command("explain")(policies.explain)
 _policy.command("diff")(diffs.diff)
+_policy.command("activate")(activations.activate)
+_policy.command("shadow")(activations.shadow)
+_policy.command("history")(activations.history)
 
 
 @_db.callback()

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from controlplane.cli.console import print_json, print_table, progress
+from controlplane.cli.console import print_json, print_sentences, print_table, progress
 from controlplane.cli.faults import DONE, WrongUse, refusal
 from controlplane.cli.options import Json, LogUrl
 from controlplane.cli.words import command, instant, money, plural, span
 
 if TYPE_CHECKING:
+    from controlplane.audit.policies import ShadowReport
+    from controlplane.eventlog.port import EventLog
     from controlplane.policy.bundle import Bundle
     from controlplane.scheduler.state import BudgetAccount, Counts
     from controlplane.simulate.simulation import Outcomes, Simulation
@@ -63,7 +65,11 @@ class _Run:
     world: World
     log: str
     outcomes: Outcomes
-    policy: dict[str, object]
+    policies: list[dict[str, object]]
+    """What was asked of each bundle, in the order in which they came."""
+    active: int
+    """Which of them is active at the end."""
+    shadows: list[ShadowReport]
     course: _Course
     budgets: tuple[BudgetAccount, ...]
     wall_s: float
@@ -83,7 +89,9 @@ class _Run:
             "digest": self.outcomes.digest,
             "position": self.outcomes.position,
             **self.outcomes.figures,
-            "policy": self.policy,
+            "policy": self.policies[self.active],
+            "policies": self.policies,
+            "shadows": [report.as_dict() for report in self.shadows],
             "virtual_s": self.outcomes.virtual_ms / 1_000,
             "last_submitted_s": self.course.submitted_ms / 1_000,
             "last_ended_s": self.course.ended_ms / 1_000,
@@ -97,12 +105,15 @@ class _Run:
         print(f"{self.world.name}: {self._simulated()}.")
         print(f"Simulated in {self.wall_s:.1f} s ({self.jobs_per_s:,.0f} jobs per second).\n")
         print_figures(self.outcomes.figures, [_budget_words(account) for account in self.budgets])
-        asked, evaluated = self.policy["asked"], self.policy["evaluated"]
-        erred = self.policy["erred"]
-        errors = f", erred for {plural(cast('int', erred), 'set')} of facts" if erred else ""
-        print(f"Policy       {self.policy['name']}: asked {asked:,} times, evaluated {evaluated:,} times{errors}")
+        for policy in self.policies:
+            asked, evaluated, erred = policy["asked"], policy["evaluated"], policy["erred"]
+            errors = f", erred for {plural(cast('int', erred), 'set')} of facts" if erred else ""
+            print(f"Policy       {policy['name']}: asked {asked:,} times, evaluated {evaluated:,} times{errors}")
         print(f"Log          {self.log}, position {self.outcomes.position:,}")
         print(f"Digest       {self.outcomes.digest}")
+        for report in self.shadows:
+            print()
+            print_sentences(report.sentences())
         print_next(self.log, self.outcomes.figures)
 
     def _simulated(self) -> str:
@@ -150,13 +161,31 @@ def _run(world: World, world_file: Path, bundle: Bundle, log: str, *, quiet: boo
         def follow(arrived: int, jobs: int, now_ms: int) -> None:
             course.note(arrived, simulation.plane.state.counts, now_ms)
             if show is not None:
-                show(course.ended, jobs, f"{instant(now_ms)}, jobs ended")
+                show(course.ended, jobs, f"{instant(now_ms)}{_differing(simulation)}, jobs ended")
 
         outcomes = simulation.run(follow)
         simulation.plane.save_snapshot()
         budgets = tuple(simulation.plane.state.budgets.values())
+        shadows = _shadows(world, written)
     wall_s = time.perf_counter() - begun
-    return _Run(world, log, outcomes, _policy_figures(simulation, bundle), course, budgets, wall_s)
+    policies = _policy_figures(simulation)
+    active = [figures["digest"] for figures in policies].index(simulation.plane.state.policy_digest)
+    return _Run(world, log, outcomes, policies, active, shadows, course, budgets, wall_s)
+
+
+def _shadows(world: World, log: EventLog) -> list[ShadowReport]:
+    """What shadows would have decided otherwise, if there were any."""
+    if not any(change.shadow is not None for change in world.policy_changes):
+        return []
+    from controlplane.audit.policies import shadow_reports
+
+    return shadow_reports(log)
+
+
+def _differing(simulation: Simulation) -> str:
+    """What a shadow has come to so far, in few words."""
+    shadow = simulation.plane.state.shadow
+    return f", {shadow.name} would differ in {shadow.differed:,} cycles" if shadow is not None else ""
 
 
 def _budget_dict(account: BudgetAccount) -> dict[str, object]:
@@ -178,16 +207,18 @@ def _budget_words(account: BudgetAccount) -> str:
     return f"{spec.name}: {money(spec.limit_micro_usd)} for every {span(spec.window_ms)}; spent {listed or 'nothing'}"
 
 
-def _policy_figures(simulation: Simulation, bundle: Bundle) -> dict[str, object]:
-    counters = simulation.plane.rules.counters
-    return {
-        "name": bundle.name,
-        "digest": bundle.digest,
-        "asked": counters.asked,
-        "evaluated": counters.evaluated,
-        "erred": sum(counter.faults for counter in counters.points.values()),
-        "points": counters.as_dict(),
-    }
+def _policy_figures(simulation: Simulation) -> list[dict[str, object]]:
+    return [
+        {
+            "name": bundle.name,
+            "digest": bundle.digest,
+            "asked": rules.counters.asked,
+            "evaluated": rules.counters.evaluated,
+            "erred": sum(counter.faults for counter in rules.counters.points.values()),
+            "points": rules.counters.as_dict(),
+        }
+        for bundle, rules in simulation.plane.asked
+    ]
 
 
 def _bundle(world: World, world_file: Path, policies: Path | None) -> Bundle:

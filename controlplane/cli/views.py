@@ -150,9 +150,18 @@ class _View:
             "snapshot": self.past.snapshot or None,
             "virtual_s": state.now_ms / 1_000,
             "policy": {"name": state.policy_name, "digest": state.policy_digest},
+            "shadow": self.shadow_dict(),
             "jobs": self.phases(),
             "placements": state.counts.placements,
         }
+
+    def shadow_dict(self) -> Row | None:
+        """What the bundle that is asked beside the active one would have decided so far."""
+        if self.state.shadow is None:
+            return None
+        from controlplane.audit.policies import shadow_dict
+
+        return shadow_dict(self.state)
 
     def phases(self) -> dict[str, int]:
         """Jobs by phase, those that have ended included."""
@@ -171,7 +180,12 @@ class _View:
         where = f"Position {self.head.position:,}{begun}, {instant(self.state.now_ms)} on the log's clock"
         policy = f", policy {self.state.policy_name}" if self.state.policy_name else ""
         counts = ", ".join(f"{count:,} {phase}" for phase, count in self.phases().items() if count)
-        print(f"{where}{policy}\nJobs: {counts or 'none'}\n")
+        print(f"{where}{policy}\nJobs: {counts or 'none'}")
+        if self.state.shadow is not None:
+            from controlplane.audit.policies import shadow_sentence
+
+            print_sentences([f"Shadow: {shadow_sentence(self.state)}"])
+        print()
 
     def idle(self, queue: str | None = None) -> str:
         """Said where no job waits or runs."""

@@ -115,6 +115,25 @@ class PolicyActivated(Event):
     """Path inside the bundle -> text."""
 
 
+class PolicyShadowed(Event):
+    """A bundle is asked beside the active one from now on, on the same state; what it says is recorded and nothing
+    else. It carries the whole text, as an activation does, and takes the place of an earlier shadow."""
+
+    TYPE = "policy_shadowed/1"
+    AUTHOR = Author.CONFIGURED
+    name: Name
+    digest: str
+    files: dict[str, str]
+    """Path inside the bundle -> text."""
+
+
+class ShadowEnded(Event):
+    """No bundle is asked beside the active one any more."""
+
+    TYPE = "shadow_ended/1"
+    AUTHOR = Author.CONFIGURED
+
+
 # --- observed --------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +220,17 @@ class CapacityObserved(Event):
     charged_micro_usd: Amount = 0
     """The provider's whole charge for the request, at ``released``."""
     detail: Annotated[str, Field(max_length=1_024)] = ""
+
+
+class ShadowFailed(Event):
+    """The plane could not decide the last cycle under the shadow bundle, and asks it no more. What was decided under
+    the active one is not touched by that. An input: how far a machine goes is not for another one to find again."""
+
+    TYPE = "shadow_failed/1"
+    AUTHOR = Author.OBSERVED
+    policy: str
+    """Digest of the shadow bundle."""
+    cause: Annotated[str, Field(max_length=1_024)]
 
 
 # --- ticked ----------------------------------------------------------------------------------------------------------
@@ -513,6 +543,39 @@ class CycleDecided(Event):
     cycle reported of the same policy is not reported again."""
 
 
+class ShadowDifference(Model):
+    """Decisions of one kind that one of the two bundles makes and the other does not, by the same rule."""
+
+    what: str
+    """Such as ``start`` or ``evict``: see :data:`controlplane.runtime.shadow.KINDS`."""
+    by_shadow: bool
+    """Whether the shadow bundle decides so, and the active one does not; else the other way round."""
+    jobs: tuple[int, ...]
+    """The jobs about which it is, by number."""
+    rule: str | None = None
+    """``file:line`` of the rule behind the decision, in the bundle that makes it."""
+    reason: int | None = None
+    """For jobs that only the active bundle starts: why they would wait under the shadow, where that is known."""
+    promised_micro_usd: Amount = 0
+    """For capacity that would be rented: what it would cost at most."""
+
+
+class ShadowDecided(Event):
+    """What the shadow bundle decides otherwise in the cycle that was just recorded, as far as it was not told before:
+    each job is named once for each kind of difference, for as long as the same two bundles stand."""
+
+    TYPE = "shadow_decided/1"
+    AUTHOR = Author.DECIDED
+    cycle: int
+    policy: str
+    """Digest of the shadow bundle."""
+    differences: tuple[ShadowDifference, ...] = ()
+    untold: int = 0
+    """So many more jobs, beyond those that one record names; who still differs in the next cycle is named then."""
+    faults: tuple[str, ...] = ()
+    """Rules of the shadow that erred and were not reported before, one sentence each; sorted."""
+
+
 EVENTS: tuple[type[Event], ...] = (
     JobSubmitted,
     JobCancelRequested,
@@ -521,10 +584,13 @@ EVENTS: tuple[type[Event], ...] = (
     ClusterConfigured,
     BudgetConfigured,
     PolicyActivated,
+    PolicyShadowed,
+    ShadowEnded,
     TypicalJobsConfigured,
     NodeObserved,
     LeaseObserved,
     CapacityObserved,
+    ShadowFailed,
     Ticked,
     JobRefused,
     TermsGiven,
@@ -543,5 +609,6 @@ EVENTS: tuple[type[Event], ...] = (
     CapacityRequested,
     CapacityReleased,
     CycleDecided,
+    ShadowDecided,
 )
 BY_TYPE: dict[str, type[Event]] = {event.TYPE: event for event in EVENTS}

@@ -47,12 +47,20 @@ class Bundle:
     warnings: tuple[Problem, ...] = ()
     environment: Environment = field(default_factory=lambda: Environment(()), repr=False)
 
-    def rules(self, observers: list[Observer] | None = None) -> BundleRules:
+    def rules(self, observers: list[Observer] | None = None, *, is_all_evaluated: bool = False) -> BundleRules:
         """The rules as the scheduler asks them, with a memory of their own. ``observers`` collects what each evaluation
-        goes through."""
+        goes through; see :class:`BundleRules`."""
         engines = {name: self.engine(name) for name in self.policies}
         name = next(iter(engines.values())).name if engines else self.environment.engine(BY_NAME["admission"]).name
-        return BundleRules(self.digest, self.policies, self.param_values(), engines, name, observers)
+        return BundleRules(
+            self.digest,
+            self.policies,
+            self.param_values(),
+            engines,
+            name,
+            observers,
+            is_all_evaluated=is_all_evaluated or observers is not None,
+        )
 
     def engine(self, point: str) -> Engine:
         """The engine that evaluates at a point."""

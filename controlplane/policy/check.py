@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.policy.bundle import compile_bundle
-from controlplane.policy.problems import Problem, errors
+from controlplane.policy.bundle import Bundle, compile_bundle
+from controlplane.policy.problems import BundleRefused, Problem, errors
 from controlplane.policy.testing import read_suites
 
 
@@ -35,6 +35,15 @@ class CheckReport:
 def check(files: Mapping[str, str]) -> list[Problem]:
     """Everything that is wrong with the bundle in a mapping of path to text; empty if nothing is."""
     return list(check_report(files).problems)
+
+
+def checked(files: Mapping[str, str]) -> Bundle:
+    """The bundle, if a check finds nothing against it. Raises :class:`BundleRefused` with every error found."""
+    bundle, problems = compile_bundle(files)
+    found = errors([*problems, *read_suites(files, bundle).problems])
+    if bundle is None or found:
+        raise BundleRefused(found)
+    return bundle
 
 
 def check_report(files: Mapping[str, str]) -> CheckReport:

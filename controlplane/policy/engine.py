@@ -321,8 +321,8 @@ class _CelPyProgram:
         from celpy.adapter import json_to_cel
         from celpy.evaluation import CELEvalError
 
-        context = {name: json_to_cel(value) for name, value in data.items()}  # type: ignore[arg-type]
         try:
+            context = {name: json_to_cel(value) for name, value in data.items()}  # type: ignore[arg-type]
             result = self._runner.evaluate(context)  # type: ignore[attr-defined]
         except (CELEvalError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
             return fault_of(str(error))

@@ -305,9 +305,10 @@ class _PointRules(Generic[T]):
         self.observers.append(Observer())
         return self.observers[-1]
 
-    def bind(self) -> Ask[T]:
-        """The fastest way to ask: arguments in the order of the point's variables. Observed, it takes no short cut."""
-        direct = _direct(self) if self.observers is None else None
+    def bind(self, *, is_all_evaluated: bool) -> Ask[T]:
+        """The fastest way to ask: arguments in the order of the point's variables. With ``is_all_evaluated`` it takes
+        no short cut past the engine."""
+        direct = _direct(self) if not is_all_evaluated else None
         if direct is not None:
             return direct
         key_of, memo, evaluate, counter = self.key, self.memo, self.evaluate, self.counter
@@ -611,8 +612,11 @@ class BundleRules:
         engines: Mapping[str, Engine],
         engine_name: str,
         observers: list[Observer] | None = None,
+        *,
+        is_all_evaluated: bool = False,
     ) -> None:
-        """``observers`` collects what each evaluation went through, for coverage; then nothing is answered without."""
+        """``observers`` collects what each evaluation went through, for coverage. ``is_all_evaluated``: nothing is
+        answered without the engine; the answer is the same, and takes longer."""
         self._digest = digest
         self._engine_name = engine_name
         self.counters = Counters()
@@ -628,7 +632,7 @@ class BundleRules:
             self._reads[name] = point.reads
             if name == "scoring":
                 self._scoring_field = _bare_field(point)
-            return point.bind()
+            return point.bind(is_all_evaluated=is_all_evaluated)
 
         self._admission = bound("admission", _optional_text, lambda fault: fault)
         self._queue_order = bound("ordering.queue", _ints, lambda _: (LAST,))

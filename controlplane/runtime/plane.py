@@ -10,13 +10,14 @@ from contextlib import suppress
 from hashlib import sha256
 
 from controlplane.domain.codec import decode
-from controlplane.domain.events import Event, PolicyActivated, Ticked
+from controlplane.domain.events import Event, PolicyActivated, PolicyShadowed, Ticked
 from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EMPTY, Entry, EventLog, Head, LogUnavailable, Snapshot
+from controlplane.policy.bundle import Bundle
 from controlplane.policy.rules import BundleRules
 from controlplane.runtime.entries import SCHEDULER, entry_of
 from controlplane.runtime.rulebook import Rulebook
-from controlplane.scheduler.decide import decide
+from controlplane.runtime.shadow import Cycles
 from controlplane.scheduler.fold import apply
 from controlplane.scheduler.invariants import check_touched
 from controlplane.scheduler.snapshot import restore, take
@@ -26,6 +27,8 @@ from controlplane.scheduler.timers import needs_cycle, next_due_ms
 Recorded = list[tuple[int, Event]]
 """(position, event) of what was appended."""
 _Batch = list[tuple[Entry, int, Event]]
+PLANE = "plane"
+"""Who observes that a shadow failed."""
 SNAPSHOT_EVENTS = 40_000
 """Between two snapshots: what is folded in half a second when the log is opened."""
 SNAPSHOT_EVENTS_PER_ROW = 4
@@ -44,6 +47,7 @@ class ControlPlane:
         self._log = log
         self._on_folded = on_folded
         self._rulebook = Rulebook()
+        self._cycles = Cycles(self._rulebook)
         self.state, self._head, self._snapshot_position = _opened(log)
 
     @property
@@ -55,6 +59,11 @@ class ControlPlane:
     def rules(self) -> BundleRules:
         """The active rules, with their counters."""
         return self._rulebook.active(self.state)
+
+    @property
+    def asked(self) -> list[tuple[Bundle, BundleRules]]:
+        """Every bundle that this plane has asked or is to ask, with its rules and their counters."""
+        return self._rulebook.asked()
 
     def record(self, events: Sequence[tuple[Event, str]], now_ms: int) -> Recorded:
         """Append inputs, each with its actor, and fold them: all or none.
@@ -90,11 +99,13 @@ class ControlPlane:
         tick = Ticked(now_ms=max(now_ms, self.state.now_ms))
         position = self._fold(tick)
         batch.append((entry_of(tick, "clock", tick.now_ms), position, tick))
-        decisions = decide(self.state, self._rulebook.active(self.state)).decisions
-        for decision in decisions:
+        decided = self._cycles.decide(self.state)
+        for decision in decided.decisions:
             entry = entry_of(decision.event, SCHEDULER, tick.now_ms, position, decision.payload)
             batch.append((entry, self._fold(decision.event), decision.event))
-        check_touched(self.state, [decision.event for decision in decisions])
+        check_touched(self.state, [decision.event for decision in decided.decisions])
+        if (failure := decided.failure) is not None:
+            batch.append((entry_of(failure, PLANE, tick.now_ms, position), self._fold(failure), failure))
 
     def _take_in(self, inputs: Sequence[tuple[Event, str]], now_ms: int) -> _Batch:
         batch: _Batch = []
@@ -102,6 +113,8 @@ class ControlPlane:
             batch.append((entry_of(event, actor, now_ms), self._fold(event), event))
             if isinstance(event, PolicyActivated):
                 self._rulebook.active(self.state)
+            elif isinstance(event, PolicyShadowed) and self.state.shadow is not None:
+                self._rulebook.shadow(self.state.shadow)
         return batch
 
     def _fold(self, event: Event) -> int:

@@ -108,8 +108,17 @@ class Cycle:
 
 def decide(state: State, rules: Rules, watched_job: int | None = None, core: str = CORE) -> Cycle:
     """Run one cycle. ``watched_job`` asks for an account of everything that was tried for one job; ``core`` is the
-    version whose behaviour is asked for, one of :data:`~controlplane.domain.version.KNOWN_CORES`."""
+    version whose behaviour is asked for, one of :data:`~controlplane.domain.version.KNOWN_CORES`. The state is as it
+    was afterwards, also if a bug, or rules that raise, end the cycle early."""
     cycle = _Cycle(state, rules, Watch(watched_job) if watched_job is not None else None, core)
+    try:
+        _run(cycle)
+        return Cycle(cycle.close(), cycle.watch)
+    finally:
+        cycle.undo()
+
+
+def _run(cycle: _Cycle) -> None:
     cycle.end_what_ended()
     cycle.report_promises()
     cycle.admit()
@@ -124,7 +133,6 @@ def decide(state: State, rules: Rules, watched_job: int | None = None, core: str
     cycle.record_waiting()
     cycle.give_terms_again()
     cycle.account()
-    return Cycle(cycle.close(), cycle.watch)
 
 
 class _Cycle:
@@ -896,9 +904,12 @@ class _Cycle:
             searched_ms=self._state.now_ms if self._is_search_round and self._is_searched else None,
             faults=faults,
         )
+        return (*self._decisions, Decision(record, encode(record)))
+
+    def undo(self) -> None:
+        """Put nodes and jobs back as they were."""
         self._draft.undo()
         self._terms.undo()
-        return (*self._decisions, Decision(record, encode(record)))
 
 
 def _orphaned(job: Job) -> str:

@@ -38,12 +38,16 @@ from controlplane.domain.events import (
     Member,
     NodeObserved,
     PolicyActivated,
+    PolicyShadowed,
     PromiseReleased,
     QueueConfigured,
     QuotaOverPromised,
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    ShadowDecided,
+    ShadowEnded,
+    ShadowFailed,
     TermsGiven,
     Ticked,
     TypicalJobsConfigured,
@@ -71,6 +75,7 @@ from controlplane.scheduler.state import (
     Reservation,
     Rest,
     Seat,
+    Shadow,
     State,
 )
 from controlplane.scheduler.terms import expiries, take_on
@@ -80,6 +85,7 @@ UNFINISHED_KEPT = 100_000
 """Jobs that did not finish, the last so many: a job that names an older one is taken to depend on one that did."""
 KINDS_KEPT = 100_000
 CLASSES_KEPT = 100_000
+SHADOW_TOLD = 1_000
 """Caches are made anew beyond these sizes; what is decided does not depend on them."""
 
 
@@ -711,6 +717,40 @@ def _policy_activated(state: State, event: PolicyActivated) -> None:
     state.faults = {}
     state.agenda = None
     state.freed += 1
+    shadow = state.shadow
+    if shadow is not None and shadow.digest == event.digest:
+        state.shadow = None
+    elif shadow is not None:
+        shadow.told = {}  # it is compared with other rules now
+
+
+def _policy_shadowed(state: State, event: PolicyShadowed) -> None:
+    state.shadow = Shadow(event.name, event.digest, event.files, state.position, state.cycle)
+
+
+def _shadow_ended(state: State, _: ShadowEnded) -> None:
+    state.shadow = None
+
+
+def _shadow_failed(state: State, event: ShadowFailed) -> None:
+    if state.shadow is not None and state.shadow.digest == event.policy:
+        state.shadow.failure = event.cause
+
+
+def _shadow_decided(state: State, event: ShadowDecided) -> None:
+    shadow = state.shadow
+    if shadow is None:
+        return
+    shadow.differed += bool(event.differences)
+    shadow.faults.update(dict.fromkeys(event.faults))
+    for difference in event.differences:
+        key = (difference.what, difference.by_shadow)
+        told = shadow.told.setdefault(key, {})
+        told.update(dict.fromkeys(difference.jobs))
+        if len(told) > 2 * len(state.jobs) + SHADOW_TOLD:
+            shadow.told[key] = {job: None for job in told if job in state.jobs}
+        shadow.counts[key] = shadow.counts.get(key, 0) + len(difference.jobs)
+        shadow.promised_micro_usd += difference.promised_micro_usd
 
 
 # --- time and cycles -------------------------------------------------------------------------------------------------
@@ -762,6 +802,10 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     ClusterConfigured: _cluster_configured,
     BudgetConfigured: _budget_configured,
     PolicyActivated: _policy_activated,
+    PolicyShadowed: _policy_shadowed,
+    ShadowEnded: _shadow_ended,
+    ShadowFailed: _shadow_failed,
+    ShadowDecided: _shadow_decided,
     NodeObserved: _node_observed,
     LeaseObserved: _lease_observed,
     CapacityObserved: _capacity_observed,

@@ -35,6 +35,7 @@ from controlplane.scheduler.state import (
     Reservation,
     Rest,
     Seat,
+    Shadow,
     State,
 )
 
@@ -54,6 +55,7 @@ def take(state: State) -> bytes:
         "reask_ms": state.reask_ms,
         "policy": [state.policy_name, state.policy_digest, state.policy_files],
         "faults": list(state.faults),
+        "shadow": _shadow(state),
         "queues": [_plain(spec) for spec in state.queues.values()],
         "clusters": [_plain(spec) for spec in state.clusters.values()],
         "budgets": [
@@ -103,6 +105,7 @@ def restore(body: bytes) -> State:
     state.reask_ms = plain["reask_ms"]
     state.policy_name, state.policy_digest, state.policy_files = plain["policy"]
     state.faults = dict.fromkeys(plain["faults"])
+    state.shadow = _restored_shadow(plain["shadow"])
     for spec in plain["queues"]:
         state.set_queue(QueueSpec.model_validate(spec))
     state.clusters = {spec["name"]: ClusterSpec.model_validate(spec) for spec in plain["clusters"]}
@@ -127,6 +130,24 @@ def restore(body: bytes) -> State:
     state.freed, state.freed_at_tick = plain["freed"]
     state.columns_version += 1
     return state
+
+
+def _shadow(state: State) -> Plain | None:
+    """Of whom it told only those who live can be told of again."""
+    shadow = state.shadow
+    if shadow is None:
+        return None
+    told = [[*key, [job for job in jobs if job in state.jobs]] for key, jobs in shadow.told.items()]
+    counts = [[*key, count] for key, count in shadow.counts.items()]
+    return {**asdict(shadow), "told": told, "counts": counts, "faults": list(shadow.faults)}
+
+
+def _restored_shadow(plain: Plain | None) -> Shadow | None:
+    if plain is None:
+        return None
+    told = {(what, by_shadow): dict.fromkeys(jobs) for what, by_shadow, jobs in plain["told"]}
+    counts = {(what, by_shadow): count for what, by_shadow, count in plain["counts"]}
+    return Shadow(**{**plain, "told": told, "counts": counts, "faults": dict.fromkeys(plain["faults"])})
 
 
 def _restore_nodes(state: State, plain: Plain) -> None:

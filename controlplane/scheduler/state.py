@@ -388,6 +388,30 @@ class _Books:
         return self.tree.by_name.get(job.cls.spec.queue, self.tree.root)
 
 
+@dataclass(slots=True, eq=False)
+class Shadow:
+    """A bundle that is asked beside the active one, and what it decided otherwise so far. Nothing of it decides."""
+
+    name: str
+    digest: str
+    files: dict[str, str]
+    position: int
+    """Of the event that set it."""
+    since_cycle: int
+    """Cycles before it was set."""
+    differed: int = 0
+    """Cycles in which it decided something otherwise that was not told before."""
+    counts: dict[tuple[str, bool], int] = field(default_factory=dict)
+    """(kind of difference, whether the shadow decides so) -> jobs."""
+    told: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
+    """The same -> the jobs themselves, for as long as they live: who is named is not named again."""
+    promised_micro_usd: int = 0
+    """What capacity would cost at most that only the shadow would rent."""
+    faults: dict[str, None] = field(default_factory=dict)
+    failure: str = ""
+    """Why it is not asked any more, if it could not be decided under it."""
+
+
 @dataclass(slots=True)
 class Counts:
     """Totals over the whole log."""
@@ -418,6 +442,7 @@ class State:
         self.policy_files: dict[str, str] = {}
         self.faults: dict[str, None] = {}
         """Sentences of rules of the active policy that erred, as the cycles reported them: each once."""
+        self.shadow: Shadow | None = None
         self.queues: dict[str, QueueSpec] = {}
         self.clusters: dict[str, ClusterSpec] = {}
         self.budgets: dict[str, BudgetAccount] = {}

@@ -21,7 +21,6 @@ from controlplane.domain.events import (
     HistoryConfigured,
     JobSubmitted,
     LeasePhase,
-    PolicyActivated,
     QueueConfigured,
     TypicalJobsConfigured,
 )
@@ -33,6 +32,7 @@ from controlplane.runtime.batch import rare_collection
 from controlplane.runtime.outbox import Outbox
 from controlplane.runtime.plane import ControlPlane, Recorded
 from controlplane.scheduler.invariants import check_all
+from controlplane.simulate.policies import activation, changes_of
 from controlplane.simulate.world import World, WorldFault, cluster_config, jobs_of, place_in, typical_roles
 
 Progress = Callable[[int, int, int], None]
@@ -59,12 +59,15 @@ class Simulation:
 
     def __init__(self, world: World, world_file: Path, bundle: Bundle, log: EventLog) -> None:
         """Raises :class:`~controlplane.intake.traces.IntakeError` for a workload that cannot be read, and
-        :class:`WorldFault` for settings that an adapter does not understand; nothing has been written then."""
+        :class:`WorldFault` for settings that an adapter does not understand and for bundles that are refused; nothing
+        has been written then."""
         self._world = world
         self._bundle = bundle
         with rare_collection():
             self._jobs = jobs_of(world, world_file)
         self._typical = typical_roles(world, world_file)
+        self._changes = changes_of(world, world_file)
+        """Of the policy, those to come."""
         self._runs: TrueRuns = {}
         self._agents = self._open_agents(world_file)
         self._reports: dict[str, list[Event]] = {agent.cluster: [] for agent in self._agents}
@@ -111,7 +114,7 @@ class Simulation:
         pending = next(arrivals, None)
         arrived = 0
         now_ms = 0
-        last_ms = self._jobs[-1].arrival_ms if self._jobs else 0
+        last_ms = max([*(job.arrival_ms for job in self._jobs[-1:]), *(change.at_ms for change in self._changes), 0])
         end_ms = self._world.until_ms if self._world.until_ms is not None else last_ms + self._world.drain_ms
         while True:
             batch: list[TraceJob] = []
@@ -128,10 +131,7 @@ class Simulation:
             now_ms = due_ms
 
     def _configure(self) -> None:
-        bundle = self._bundle
-        events: list[tuple[Event, str]] = [
-            (PolicyActivated(name=bundle.name, digest=bundle.digest, files=bundle.files), OPERATOR)
-        ]
+        events: list[tuple[Event, str]] = [(activation(self._bundle), OPERATOR)]
         events.extend((ClusterConfigured(spec=cluster.spec()), OPERATOR) for cluster in self._world.clusters)
         events.extend((QueueConfigured(spec=queue), OPERATOR) for queue in self._world.queues)
         events.extend((BudgetConfigured(spec=budget), OPERATOR) for budget in self._world.budgets)
@@ -144,6 +144,9 @@ class Simulation:
     def _live_through(self, now_ms: int, batch: list[TraceJob]) -> None:
         """Everything that happens at one instant."""
         inputs = self._take_reports(now_ms)
+        while self._changes and self._changes[0].at_ms <= now_ms:
+            change = self._changes.pop(0)
+            inputs.append((change.event, change.author))
         first_job = self._plane.state.position + 1 + len(inputs)
         for position, job in enumerate(batch, start=first_job):
             phase = LeasePhase.FAILED if job.outcome is Outcome.FAILED else LeasePhase.FINISHED
@@ -184,6 +187,7 @@ class Simulation:
         due = [wake for agent in self._agents if (wake := agent.next_wake_ms(now_ms)) is not None]
         if pending is not None:
             due.append(pending.arrival_ms)
+        due.extend(change.at_ms for change in self._changes[:1])
         timer = self._plane.next_due_ms()
         if timer is not None and (due or self._is_money_at_stake()):
             due.append(timer)

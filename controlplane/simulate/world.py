@@ -105,6 +105,26 @@ class Workload(Model):
         return self
 
 
+class PolicyChange(Model):
+    """What becomes of the policy at one instant, and who does it: exactly one of ``activate``, ``shadow`` and
+    ``end_shadow``."""
+
+    at_ms: Instant
+    activate: str | None = None
+    """Folder of the bundle that becomes the active one, relative to the world file; one that was active before is
+    rolled back to."""
+    shadow: str | None = None
+    """Folder of the bundle that is asked beside the active one from now on."""
+    end_shadow: bool = False
+    author: Name = "operator"
+
+    @model_validator(mode="after")
+    def _one_change(self) -> Self:
+        if (self.activate is not None) + (self.shadow is not None) + self.end_shadow != 1:
+            raise ValueError("give exactly one of activate, shadow and end_shadow")
+        return self
+
+
 class World(Model):
     """See the module."""
 
@@ -112,6 +132,8 @@ class World(Model):
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     policies: str | None = None
     """Folder of the bundle, relative to the world file; ``--policies`` takes its place."""
+    policy_changes: tuple[PolicyChange, ...] = ()
+    """What becomes of it later; those of one instant in the order given."""
     clusters: Annotated[tuple[WorldCluster, ...], Field(min_length=1)]
     queues: Annotated[tuple[QueueSpec, ...], Field(min_length=1)]
     """A queue stands after its parent."""
