@@ -144,6 +144,20 @@ class SeenCapacity(NamedTuple):
     detail: str = ""
 
 
+class SeenSignal(NamedTuple):
+    """How a service does, as its cluster measures it."""
+
+    lease: str
+    observed_ms: int
+    """When it was measured, by the cluster's own account; not when it was looked at."""
+    p99_ms: int | None = None
+    """The 99th percentile of its latency; ``None`` if nothing was answered or nobody measures it."""
+    queue_depth: int | None = None
+    """Requests that wait to be answered."""
+    objective_ms: int | None = None
+    """What the percentile should stay within, where that is known to the cluster and not to the job."""
+
+
 class ClusterView(NamedTuple):
     """What a cluster really runs.
 
@@ -157,6 +171,8 @@ class ClusterView(NamedTuple):
     leases: tuple[SeenLease, ...] = ()
     nodes: tuple[SeenNode, ...] = ()
     capacity: tuple[SeenCapacity, ...] = ()
+    signals: tuple[SeenSignal, ...] = ()
+    """Of services that were measured since the view that this one follows; of each the latest."""
 
 
 class Adapter(Protocol):

@@ -22,6 +22,8 @@ from controlplane.domain.events import (
     LeaseObserved,
     LeaseRevoked,
     NodeObserved,
+    ServiceObserved,
+    ServiceScaled,
     Ticked,
 )
 from controlplane.domain.ids import JobId, job_label
@@ -52,6 +54,31 @@ class Waits:
         }
 
 
+@dataclass(slots=True)
+class Served:
+    """How a service did, over the observations of it that have an objective."""
+
+    name: str
+    signals: int = 0
+    within: int = 0
+    """Those whose 99th percentile was within the objective."""
+    p99_max_ms: int = 0
+    changes: int = 0
+    """How often it was to have another number of replicas."""
+    wanted_max: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-ready."""
+        return {
+            "name": self.name,
+            "signals": self.signals,
+            "within_objective": self.within,
+            "p99_max_ms": self.p99_max_ms,
+            "changes": self.changes,
+            "wanted_max": self.wanted_max,
+        }
+
+
 class Figures:
     """Accumulates. Call :meth:`see` after each event was folded."""
 
@@ -72,6 +99,7 @@ class Figures:
         self.rule_faults = RuleFaults()
         self.charged_micro_usd = 0
         self.requests = 0
+        self._services: dict[int, Served] = {}
         self._longest: tuple[int, int] | None = None
         """(wait in milliseconds, job) of the job that waited longest for its first lease; the first of equals."""
 
@@ -105,7 +133,25 @@ class Figures:
             case LeaseRevoked(cause="preempted" | "reclaimed"):
                 self.preemptions += 1
             case _:
-                pass
+                self._served(state, event)
+
+    def _served(self, state: State, event: Event) -> None:
+        if not isinstance(event, ServiceObserved | ServiceScaled):
+            return
+        lease = state.services.get(event.lease)
+        spec = lease.job.cls.spec.service if lease is not None else None
+        if lease is None or spec is None:
+            return
+        served = self._services.setdefault(lease.job.id, Served(lease.job.name))
+        if isinstance(event, ServiceScaled):
+            served.changes += 1
+            served.wanted_max = max(served.wanted_max, event.wanted)
+            return
+        objective_ms = spec.objective_ms if event.objective_ms is None else event.objective_ms
+        if event.p99_ms is not None and objective_ms is not None:
+            served.signals += 1
+            served.within += event.p99_ms <= objective_ms
+            served.p99_max_ms = max(served.p99_max_ms, event.p99_ms)
 
     def _pass_time(self, now_ms: int) -> None:
         passed = now_ms - self._at_ms if self._first_ms is not None else 0
@@ -187,6 +233,7 @@ class Figures:
                 "placements": counts.burst_placements,
             },
             "rule_faults": [fault.as_dict() for fault in self.rule_faults],
+            "services": {job_label(JobId(id_)): self._services[id_].as_dict() for id_ in sorted(self._services)},
             "over_promised": [promise.model_dump() for promise in state.over_promised],
             "allocated_gpu_milli": state.used[0].get(GPU, 0),
             "capacity_gpu_milli": state.capacity.get(GPU, 0),

@@ -12,7 +12,7 @@ from controlplane.domain.quantities import MILLI
 from controlplane.domain.reasons import Reason
 from controlplane.domain.topology import Level
 from controlplane.domain.workloads import GangTerms, JobSpec, Role
-from controlplane.scheduler.verdicts import Hold, OfferVerdict, QuotaStanding, RoleStanding, Watch
+from controlplane.scheduler.verdicts import Hold, OfferVerdict, QuotaStanding, RoleStanding, WarmHold, Watch
 
 _MEANING = {
     Reason.RULE_FAILED: "a rule erred, and the decision failed closed",
@@ -30,11 +30,13 @@ _MEANING = {
     Reason.QUEUE_HELD: "its queue, or one above, is held by the operator",
     Reason.QUOTA: "its queue's quota is used up, borrowing included",
     Reason.BUDGET: "it may burst, but no budget is left in this window",
+    Reason.HELD_WARM: "room is free, but it is held warm for services, and not for this one",
     Reason.TOPOLOGY: "what is free holds the whole gang, but not within one domain of a level that it requires",
     Reason.RESERVED: "room is free, but it is kept for a job that goes first and that this one would delay",
     Reason.BEHIND_HEAD: "who goes before it waits for room or quota, and the rules do not let it pass",
     Reason.ROOM_PROMISED: "room is promised to it and held until what stands in the way has ended",
     Reason.CAPACITY: "it is entitled to run, but what is free does not hold the whole gang",
+    Reason.TAKE_LIMIT: "no room is free, and the rules let it take no more from others",
     Reason.PROVISIONING: "cloud capacity was asked for and is on its way",
 }
 _CHANGES = {
@@ -50,6 +52,8 @@ _CHANGES = {
     Reason.NO_NODE_OF_MODEL: "a node of a model that it accepts, or a longer list of models in the job",
     Reason.EXCEEDS_EVERY_NODE: "a larger node, or members that ask for less",
     Reason.EXCEEDS_CAPACITY: "more nodes in one cluster, or a smaller gang",
+    Reason.HELD_WARM: "a smaller warm pool, or room that no pool holds",
+    Reason.TAKE_LIMIT: "a higher answer of service.take, or room that nobody has",
     Reason.RESERVED: "an estimate that ends before the reserved start, or nodes that are not reserved",
     Reason.BEHIND_HEAD: "the start of the job in front, or a rule about overtaking that lets it pass",
     Reason.NOT_ELIGIBLE: "an eligibility rule that lets it onto one of these nodes",
@@ -84,6 +88,11 @@ def asks(spec: JobSpec) -> str:
     if spec.members > 1 and total and not any(role.mig_profile or role.gpu_memory_bytes for role in spec.roles):
         roles += f"; {amount('gpu', total)} in all"
     parts = [roles, f"priority {spec.priority}"]
+    if spec.service is not None:
+        objective = (
+            f" whose p99 should stay within {spec.service.objective_ms:,} ms" if spec.service.objective_ms else ""
+        )
+        parts.insert(0, f"{_article(spec.service.latency_class.value)} service{objective}")
     if spec.estimate_ms is not None:
         parts.append(f"estimated to run {span(spec.estimate_ms)}")
     if spec.wait_limit_ms is not None:
@@ -121,6 +130,10 @@ def given(terms: GangTerms) -> str:
             shown = instant(value) if name == "start_by_ms" else span(value) if name.endswith("_ms") else value
             told.append(words_of.format(LEVEL_NAMES.get(value, shown) if isinstance(value, Level) else shown))
     return ", ".join(told) or "the terms that it asked for"
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _asked_role(role: Role, *, named: bool) -> str:
@@ -169,6 +182,7 @@ def tell(watch: Watch, errors: Sequence[str] = ()) -> list[str]:
         order = ", ".join(f"{s.queue} (share {s.share_ppb / 1e7:.2f}%, {s.pending} waiting)" for s in level)
         lines.append(f"Order of queues: {order}.")
     lines.extend(_hold(hold, watch.job) for hold in watch.reservations)
+    lines.extend(_warm(held) for held in watch.warm)
     lines.extend(_awaited(watch))
     if watch.served_by is not None:
         lines.append(f"Capacity request {watch.served_by} is under way for it.")
@@ -206,6 +220,26 @@ def _hold(hold: Hold, job: int) -> str:
     when = "as soon as they have drained" if hold.start_ms is None else f"at {instant(hold.start_ms)}"
     nodes = ", ".join(hold.nodes[:NAMED_NODES]) + (", ..." if len(hold.nodes) > NAMED_NODES else "")
     return f"{whose} on {nodes}, {when}."
+
+
+def _warm(held: WarmHold) -> str:
+    nodes = ", ".join(held.nodes[:NAMED_NODES]) + (", ..." if len(held.nodes) > NAMED_NODES else "")
+    whose = f"services of queue {held.queue}" if held.queue is not None else "services"
+    return f"Warm pool {held.pool} holds {amount('gpu', held.gpus * MILLI)} on {nodes} for {whose}."
+
+
+def meaning(reason: Reason) -> str:
+    """What a reason says, in words."""
+    return _MEANING[reason]
+
+
+def signal(p99_ms: int | None, objective_ms: int | None, queue_depth: int | None) -> str:
+    """How a service does; empty if nothing is known."""
+    against = f" against {objective_ms:,} ms" if objective_ms is not None else ""
+    parts = [f"p99 {p99_ms:,} ms{against}"] if p99_ms is not None else []
+    if queue_depth is not None:
+        parts.append(f"{queue_depth:,} {'request waits' if queue_depth == 1 else 'requests wait'}")
+    return ", ".join(parts)
 
 
 def smallest_change(watch: Watch) -> str:

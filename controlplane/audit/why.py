@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from controlplane.audit.folding import decide_again, decoded, fold, with_cores
 from controlplane.audit.rule_faults import RuleFault, RuleFaults
 from controlplane.audit.rulings import AskedBook, Ruling, rulings
-from controlplane.audit.sentences import amount, asks, given, tell, tell_offer
+from controlplane.audit.sentences import amount, asks, given, meaning, signal, tell, tell_offer
 from controlplane.audit.spans import instant, span
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import (
@@ -28,6 +28,9 @@ from controlplane.domain.events import (
     LeasePhase,
     LeaseRevoked,
     LeaseShrunk,
+    RoomPromised,
+    ServiceScaled,
+    ServiceShort,
     TermsGiven,
     Ticked,
 )
@@ -48,6 +51,8 @@ _OTHERS = 3
 NODES_WILL_NOT_DO = "its nodes do not hold the job, or the eligibility rules refuse them"
 """What a cycle answers about an offer for either cause."""
 _STARTED_NEVER = ("refused", "expired", "cancelled")
+_ABOUT_WHOM = (CapacityRequested.TYPE, RoomPromised.TYPE)
+"""Events that only their payload says whom they are about."""
 
 
 class NoSuchJob(Exception):
@@ -385,7 +390,7 @@ class _Trail:
             self.submitted = event
             self.end_ms = max(self.end_ms, event.submitted_ms)
             self.history.append(Moment(record.position, event.submitted_ms, f"submitted by {record.actor}"))
-        elif record.correlation == self._label or record.type == CapacityRequested.TYPE:
+        elif record.correlation == self._label or record.type in _ABOUT_WHOM:
             self._note(record, decoded(record))
 
     def _note(self, record: Record, event: Event) -> None:
@@ -415,16 +420,11 @@ def _moments(event: Event, job: int) -> Iterator[tuple[str, str]]:
             yield "placed", f"placed on {nodes} (attempt {event.attempt}{_by(event.rule)})"
         case TermsGiven():
             yield "", f"the rules give it {given(event.terms)}{_by(event.rule)}"
-        case LeaseGrown():
-            nodes = ", ".join(dict.fromkeys(member.node for member in event.members))
-            yield "", f"grew by {_members(event)} on {nodes}{_by(event.rule)}"
-        case LeaseShrunk():
-            whom = f" for {job_label(JobId(event.for_job))}" if event.for_job is not None else ""
-            yield "", f"{_members(event)} of it were told to leave{whom}: {event.cause}{_by(event.rule)}"
         case LeaseObserved(phase=LeasePhase.RESIZED):
             yield "", f"{event.cluster} reported that it has {_members(event)}"
         case LeaseRevoked():
-            yield "ending", f"its lease was revoked: {event.cause}"
+            whom = f" for {job_label(JobId(event.for_job))}{_by(event.rule)}" if event.for_job is not None else ""
+            yield "ending", f"its lease was revoked: {event.cause}{whom}"
         case LeaseObserved():
             phases = {"launching": "placed", "failed": "returned", "lost": "returned", "refused": "returned"}
             phase = phases.get(event.phase.value, event.phase.value)
@@ -441,7 +441,43 @@ def _moments(event: Event, job: int) -> Iterator[tuple[str, str]]:
             cost = amount("micro-usd", event.promised_micro_usd)
             yield "", f"{event.nodes} of {event.cluster}/{event.offer} asked for, promising {cost}{_by(event.rule)}"
         case _:
-            pass
+            if (what := _resized(event, job)) is not None:
+                yield "", what
+
+
+def _resized(event: Event, job: int) -> str | None:
+    """What was decided about how many members it has."""
+    match event:
+        case LeaseGrown():
+            nodes = ", ".join(dict.fromkeys(member.node for member in event.members))
+            where = {"wanted": ", in free room,", "taken": ", in room that others left,"}.get(event.cause, "")
+            return f"grew by {_members(event)}{where} on {nodes}{_by(event.rule)}"
+        case LeaseShrunk(cause="unwanted"):
+            return f"gives back {_members(event)}{_by(event.rule)}"
+        case LeaseShrunk():
+            whom = f" for {job_label(JobId(event.for_job))}" if event.for_job is not None else ""
+            return f"{_members(event)} of it were told to leave{whom}: {event.cause}{_by(event.rule)}"
+        case ServiceScaled():
+            seen = signal(event.p99_ms, event.objective_ms, event.queue_depth)
+            saw = f", which saw {seen}" if seen else ""
+            return f"is to have {_replicas(event.wanted)}, and has {event.replicas}{_by(event.rule)}{saw}"
+        case ServiceShort():
+            reason = Reason(event.reason)
+            short = ", ".join(amount(resource, event.short[resource]) for resource in sorted(event.short))
+            missing = f" (short of {short})" if short else ""
+            what = f"{reason.slug}: {meaning(reason)}{missing}"
+            return f"lacks {_replicas(event.missing)}: {what}{_by(event.rule)}"
+        case RoomPromised(job=for_job, lease=str()) if for_job == job:
+            leases = dict.fromkeys([*event.victims, *(awaited.lease for awaited in event.shrinks)])
+            who = ", ".join(lease.partition(".")[0] for lease in leases)
+            once = f"once {who} {'has' if len(leases) == 1 else 'have'} made way"
+            return f"room for {_replicas(len(event.members))} is promised to it, {once}{_by(event.rule)}"
+        case _:
+            return None
+
+
+def _replicas(count: int) -> str:
+    return f"{count:,} replica{'' if count == 1 else 's'}"
 
 
 def _by(rule: str | None) -> str:
@@ -488,6 +524,10 @@ def _watch_dict(watch: Watch | None) -> dict[str, object]:
         "offers": [{"offer": o.offer, "answer": o.answer, "rule": o.rule} for o in watch.offers],
         "reservations": [
             {"job": job_label(JobId(h.job)), "start_ms": h.start_ms, "nodes": list(h.nodes)} for h in watch.reservations
+        ],
+        "warm": [
+            {"pool": held.pool, "gpus": held.gpus, "nodes": list(held.nodes), "queue": held.queue}
+            for held in watch.warm
         ],
         "waits_for": list(watch.waits_for),
         "served_by": watch.served_by,

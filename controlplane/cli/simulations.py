@@ -13,7 +13,7 @@ import typer
 from controlplane.cli.console import print_json, print_sentences, print_table, progress
 from controlplane.cli.faults import DONE, WrongUse, refusal
 from controlplane.cli.options import Json, LogUrl
-from controlplane.cli.words import command, instant, money, plural, span
+from controlplane.cli.words import command, instant, money, percent, plural, span
 
 if TYPE_CHECKING:
     from controlplane.audit.policies import ShadowReport
@@ -269,6 +269,7 @@ def print_figures(figures: Mapping[str, object], budgets: Sequence[str] = ()) ->
         f"Decisions    {figures['decisions']:,} in {figures['events']:,} events: "
         f"{figures['placements']:,} placements, {figures['preemptions']:,} preemptions"
     )
+    _print_services(figures)
     _print_over_promised(figures)
     _print_rule_faults(figures)
     _print_waits(figures)
@@ -282,6 +283,19 @@ def _print_rule_faults(figures: Mapping[str, object]) -> None:
     assert isinstance(faults, list)
     told = (RuleFault(fault["what"], "", fault["since_ms"], fault["position"]) for fault in faults)
     print_rule_faults([fault.sentence("") for fault in told])
+
+
+def _print_services(figures: Mapping[str, object]) -> None:
+    services = figures["services"]
+    assert isinstance(services, dict)
+    for label, of in services.items():
+        within = f"{percent(of['within_objective'], of['signals'])} of {of['signals']:,} signals within its objective"
+        scaled = (
+            f"scaled {of['changes']:,} times, to at most {of['wanted_max']:,} replicas"
+            if of["changes"]
+            else "as it was"
+        )
+        print(f"Service      {of['name']} ({label}): {within}, {scaled}")
 
 
 def _print_over_promised(figures: Mapping[str, object]) -> None:

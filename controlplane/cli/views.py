@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from controlplane.domain.events import OverPromise
     from controlplane.eventlog.port import Head
     from controlplane.scheduler.quota import QueueNode
-    from controlplane.scheduler.state import BudgetAccount, Job, State
+    from controlplane.scheduler.state import BudgetAccount, Job, Lease, Pool, Seat, State
 
 Row = dict[str, object]
 RULE_FAULTS = 8
@@ -215,6 +215,7 @@ class _View:
             "held": node.is_held,
             "used": {resource: amount for resource, amount in sorted(state.used[node.index].items()) if amount},
             "nominal": dict(sorted(nominal.items())),
+            "warm_pools": [_pool(pool) for pool in state.pools.values() if pool.spec.queue == node.name],
             "running": state.running[node.index],
             "waiting": state.pending[node.index],
             "oldest_wait_ms": state.now_ms - oldest_ms[node.name] if node.name in oldest_ms else None,
@@ -242,12 +243,15 @@ class _View:
         there = [node for node in nodes if node.state is not NodeState.LOST]
         leases = [lease for lease in state.leases.values() if lease.cluster == name]
         requests = [request for request in state.requests.values() if request.cluster == name]
+        pools = [pool for pool in state.pools.values() if pool.spec.cluster == name]
         return {
             "cluster": name,
             "site": str(state.clusters[name].site),
             "nodes": {str(kind): sum(node.state is kind for node in nodes) for kind in NodeState},
             "gpus_milli": sum(node.build.gpus for node in there) * MILLI,
-            "gpus_used_milli": sum(dict(lease.job.cls.resources).get(GPU, 0) for lease in leases),
+            "gpus_used_milli": sum(dict(seat.ask.resources).get(GPU, 0) for lease in leases for seat in lease.seats),
+            "gpus_warm_milli": sum(_warm_milli(pool) for pool in pools),
+            "warm_pools": [_pool(pool) for pool in pools],
             "leases": len(leases),
             "requests": _count(str(request.phase) for request in requests),
             "promised_micro_usd": sum(request.promised_micro_usd for request in requests),
@@ -277,7 +281,8 @@ class _View:
         from controlplane.domain.ids import JobId, job_label
 
         lease = self.state.leases.get(job.lease) if job.lease is not None else None
-        spec = job.cls.spec
+        spec, facts = job.cls.spec, job.cls.facts
+        seats = lease.seats if lease is not None else ()
         return {
             "job": job_label(JobId(job.id)),
             "name": job.name,
@@ -285,12 +290,55 @@ class _View:
             "user": spec.user,
             "priority": spec.priority,
             "phase": str(job.phase),
-            "members": job.cls.facts.members,
-            "gpus_milli": job.cls.facts.gpus_milli,
+            "members": len(seats) if lease is not None else facts.members,
+            "gpus_milli": _gpus_milli(seats) if lease is not None else facts.gpus_milli,
             "attempts": job.attempts,
             "age_ms": self.state.now_ms - job.submitted_ms,
             "cluster": lease.cluster if lease is not None else None,
+            "service": _service(lease) if lease is not None else None,
         }
+
+
+def _gpus_milli(seats: Iterable[Seat]) -> int:
+    from controlplane.domain.quantities import GPU
+
+    return sum(dict(seat.ask.resources).get(GPU, 0) for seat in seats)
+
+
+def _warm_milli(pool: Pool) -> int:
+    from controlplane.domain.quantities import MILLI
+
+    return sum(len(gpus) for _, gpus in pool.blocks) * MILLI
+
+
+def _pool(pool: Pool) -> Row:
+    """A warm pool: what it is to hold, and what it holds."""
+    return {
+        "pool": pool.spec.name,
+        "cluster": pool.spec.cluster,
+        "flavor": pool.spec.flavor,
+        "queue": pool.spec.queue,
+        "gpus_per_block": pool.spec.gpus,
+        "blocks": pool.spec.blocks,
+        "held": len(pool.blocks),
+        "nodes": sorted({at.name for at, _ in pool.blocks}),
+    }
+
+
+def _service(lease: Lease) -> Row | None:
+    """How many replicas a service has and is to have, and what was last observed of it."""
+    service = lease.service
+    if service is None:
+        return None
+    signal = service.signal
+    return {
+        "replicas": len(lease.staying()),
+        "wanted": service.wanted,
+        "changed_ms": service.changed_ms,
+        "observed_ms": signal.observed_ms if signal is not None else None,
+        "p99_ms": signal.p99_ms if signal is not None else None,
+        "queue_depth": signal.queue_depth if signal is not None else None,
+    }
 
 
 def _count(names: Iterable[str]) -> dict[str, int]:
@@ -338,21 +386,36 @@ def _of(row: Row, key: str, name: str) -> int:
     return int(table.get(name, 0))
 
 
+def _warm_words(pools: object) -> str:
+    """``4 of 8 GPUs (serving)`` for each pool."""
+    assert isinstance(pools, list), "pools are a list of rows"
+    words = []
+    for pool in pools:
+        each = _int(pool, "gpus_per_block")
+        words.append(f"{_int(pool, 'held') * each} of {_int(pool, 'blocks') * each} GPUs ({pool['pool']})")
+    return ", ".join(words) or "-"
+
+
 def _print_queues(rows: Sequence[Row]) -> None:
     def entitled(row: Row) -> str:
         nominal = _of(row, "nominal", "gpu")
         return gpus(nominal) if nominal else "-"
+
+    def warm(row: Row) -> str:
+        return _warm_words(row["warm_pools"])
 
     columns: list[tuple[str, Cell]] = [
         ("queue", lambda row: "  " * _int(row, "depth") + str(row["queue"]) + (" (held)" if row["held"] else "")),
         ("weight>", lambda row: str(row["weight"])),
         ("GPUs>", lambda row: gpus(_of(row, "used", "gpu"))),
         ("nominal>", entitled),
+        ("warm", warm),
         ("running>", lambda row: f"{_int(row, 'running'):,}"),
         ("waiting>", lambda row: f"{_int(row, 'waiting'):,}"),
         ("oldest wait>", lambda row: span(_int(row, "oldest_wait_ms")) if row["oldest_wait_ms"] is not None else "-"),
     ]
-    _print_rows(columns, rows, "No queues are configured.", ("weight", "running", "nominal"))
+    columns = [column for column in columns if column[0] != "warm" or any(row["warm_pools"] for row in rows)]
+    _print_rows(columns, rows, "No queues are configured.", ("weight", "running", "nominal", "warm"))
 
 
 def print_over_promised(promises: Iterable[OverPromise]) -> None:
@@ -388,11 +451,13 @@ def _print_clusters(rows: Sequence[Row]) -> None:
         ("GPUs>", lambda row: gpus(_int(row, "gpus_milli"))),
         ("in use>", lambda row: gpus(_int(row, "gpus_used_milli"))),
         (">", lambda row: percent(_int(row, "gpus_used_milli"), _int(row, "gpus_milli"))),
+        ("held warm", lambda row: _warm_words(row["warm_pools"])),
         ("leases>", lambda row: f"{_int(row, 'leases'):,}"),
         ("requests", requested),
         ("promised>", lambda row: money(_int(row, "promised_micro_usd")) if row["promised_micro_usd"] else "-"),
     ]
-    _print_rows(columns, rows, "No clusters are configured.", ("leases", "requests", "not ready"))
+    columns = [column for column in columns if column[0] != "held warm" or any(row["warm_pools"] for row in rows)]
+    _print_rows(columns, rows, "No clusters are configured.", ("leases", "requests", "not ready", "held warm"))
 
 
 def _print_budgets(rows: Sequence[Row]) -> None:
@@ -407,6 +472,14 @@ def _print_budgets(rows: Sequence[Row]) -> None:
     _print_rows(columns, rows, "No budgets are configured.", ("queue", "promised"))
 
 
+def _members_words(row: Row) -> str:
+    """How many there are; of a service that is to have others, how many it is to have."""
+    service = row["service"]
+    wanted = _int(service, "wanted") if isinstance(service, dict) else None
+    count = f"{_int(row, 'members'):,}"
+    return f"{count} (to be {wanted:,})" if wanted is not None and wanted != _int(row, "members") else count
+
+
 def _print_jobs(rows: Sequence[Row], nothing: str) -> None:
     columns: list[tuple[str, Cell]] = [
         ("job", lambda row: str(row["job"])),
@@ -415,7 +488,7 @@ def _print_jobs(rows: Sequence[Row], nothing: str) -> None:
         ("user", lambda row: str(row["user"])),
         ("priority>", lambda row: str(row["priority"])),
         ("GPUs>", lambda row: gpus(_int(row, "gpus_milli"))),
-        ("members>", lambda row: f"{_int(row, 'members'):,}"),
+        ("members>", _members_words),
         ("phase", lambda row: str(row["phase"])),
         ("cluster", lambda row: str(row["cluster"] or "-")),
         ("age>", lambda row: span(_int(row, "age_ms"))),

@@ -116,6 +116,21 @@ class ClusterSpec(Model):
         return self
 
 
+class WarmPool(Model):
+    """Capacity that is held free for services: nobody else is placed on it, and what a service has taken is held anew
+    as soon as room becomes free. Only owned nodes are held."""
+
+    name: Name
+    cluster: Name
+    flavor: Name
+    blocks: Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+    """How many blocks are held; 0 gives the pool up."""
+    gpus: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_NODE, strict=True)] = 1
+    """Whole GPUs of one node in each block, with their part of its CPU and memory; as many as a node has are a node."""
+    queue: Name | None = None
+    """Only services of this queue, and of those below it, may take from the pool; ``None`` is every service."""
+
+
 class NodeState(StrEnum):
     """What an agent observed of a node."""
 

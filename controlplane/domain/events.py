@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState, WarmPool
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import Amount, Millis, Name
 from controlplane.domain.queues import HistorySpec, QueueSpec
@@ -92,6 +92,14 @@ class BudgetConfigured(Event):
     TYPE = "budget_configured/1"
     AUTHOR = Author.CONFIGURED
     spec: Budget
+
+
+class WarmPoolConfigured(Event):
+    """A warm pool is created, changed, or (with no blocks) given up."""
+
+    TYPE = "warm_pool_configured/1"
+    AUTHOR = Author.CONFIGURED
+    spec: WarmPool
 
 
 class TypicalJobsConfigured(Event):
@@ -195,6 +203,23 @@ class LeaseObserved(Event):
     members: tuple[MemberName, ...] = ()
     """For ``resized``: everyone there, those who are still being stopped included. Who was wanted up to ``revision``
     and is not listed holds no room any more."""
+
+
+class ServiceObserved(Event):
+    """How a service does: the signal by which rules say how many replicas it is to have. The latest observation counts,
+    in whichever order they arrive."""
+
+    TYPE = "service_observed/1"
+    AUTHOR = Author.OBSERVED
+    cluster: Name
+    lease: str
+    observed_ms: Millis
+    p99_ms: Millis | None = None
+    """The 99th percentile of its latency; ``None`` if nothing was answered or nobody measures it."""
+    objective_ms: Millis | None = None
+    """What that should stay within; ``None`` is what the job says."""
+    queue_depth: Amount | None = None
+    """Requests that wait to be answered."""
 
 
 class CapacityPhase(StrEnum):
@@ -340,7 +365,10 @@ class LeaseGrown(Event):
     """Counts the changes of the lease's members, from 1: they take effect in this order, whichever arrives first."""
     members: tuple[Member, ...]
     rule: str | None = None
-    """``file:line`` of the scoring rule that preferred the first member's node."""
+    """``file:line`` of the scoring rule that preferred the first member's node; of the rule that let it preempt, for
+    replicas that were ``taken``."""
+    cause: str = ""
+    """For replicas of a service: ``wanted``, in room that was free, or ``taken``, in room that others left for it."""
 
 
 class LeaseShrunk(Event):
@@ -354,12 +382,12 @@ class LeaseShrunk(Event):
     members: tuple[MemberName, ...]
     """Those who leave."""
     cause: str
-    """``preempted`` or ``reclaimed``, as for a revocation."""
+    """``preempted`` or ``reclaimed``, as for a revocation; ``unwanted`` for replicas that a service gives back."""
     for_job: int | None = None
     """The job to which their room is promised."""
     grace_ms: Millis | None = None
     rule: str | None = None
-    """``file:line`` of the rule that made it a victim."""
+    """``file:line`` of the rule that made it a victim, or that said how many replicas a service is to have."""
 
 
 class ShrinkAwaited(Model):
@@ -382,6 +410,8 @@ class RoomPromised(Event):
     rule: str | None = None
     """``file:line`` of the rule that let the job preempt."""
     shrinks: tuple[ShrinkAwaited, ...] = ()
+    lease: str | None = None
+    """For more replicas of a service: the lease that they will belong to."""
 
 
 class PromiseReleased(Event):
@@ -391,6 +421,66 @@ class PromiseReleased(Event):
     AUTHOR = Author.DECIDED
     job: int
     cause: str
+
+
+class ServiceScaled(Event):
+    """A service is to have another number of replicas than it was last to have. Beside it: what the rules saw."""
+
+    TYPE = "service_scaled/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    lease: str
+    wanted: int
+    """Between the least and the most that the job allows."""
+    replicas: int
+    """Those that it has now and that were not told to leave."""
+    rule: str | None = None
+    """``file:line`` of the rule that said so."""
+    observed_ms: Millis | None = None
+    """When the signal was observed; ``None``, as are its parts, if there is none that is not stale."""
+    p99_ms: Millis | None = None
+    objective_ms: Millis | None = None
+    queue_depth: Amount | None = None
+
+
+class ServiceShort(Event):
+    """A service has fewer replicas than it is to have, and why has changed."""
+
+    TYPE = "service_short/1"
+    AUTHOR = Author.DECIDED
+    job: int
+    lease: str
+    missing: int
+    """Replicas that it lacks, those for which room is promised included."""
+    reason: int
+    short: dict[str, int] = Field(default_factory=dict)
+    """What is missing for one replica, by resource, in its unit, where that is known."""
+    rule: str | None = None
+    """``file:line`` of the rule that keeps it from having them."""
+
+
+class WarmBlock(Model):
+    """GPUs of one node that are held for services."""
+
+    node: Name
+    gpus: tuple[int, ...]
+    """By index."""
+
+
+class HeldPool(Model):
+    """What one warm pool holds: these blocks and no others."""
+
+    pool: str
+    blocks: tuple[WarmBlock, ...]
+
+
+class WarmPoolsHeld(Event):
+    """What warm pools hold has changed. All changes at once, since a GPU may pass from one pool to another."""
+
+    TYPE = "warm_pools_held/1"
+    AUTHOR = Author.DECIDED
+    pools: tuple[HeldPool, ...]
+    """Those that hold something else than before."""
 
 
 class ReservationMade(Event):
@@ -536,6 +626,9 @@ class CycleDecided(Event):
     reask_ms: Millis | None = None
     """When a cycle is due by time alone: a rule that looks at the time kept a job at home, a budget's window will turn,
     or victims are to be looked for again."""
+    services_ms: Millis | None = None
+    """When the rules are to be asked about services again, though nothing else happens; ``None`` if there is none that
+    they scale."""
     searched_ms: Millis | None = None
     """When victims were last looked for on behalf of everybody; ``None`` if that has not been since the last time."""
     faults: tuple[str, ...] = ()
@@ -610,5 +703,10 @@ EVENTS: tuple[type[Event], ...] = (
     CapacityReleased,
     CycleDecided,
     ShadowDecided,
+    ServiceObserved,
+    ServiceScaled,
+    ServiceShort,
+    WarmPoolConfigured,
+    WarmPoolsHeld,
 )
 BY_TYPE: dict[str, type[Event]] = {event.TYPE: event for event in EVENTS}

@@ -41,6 +41,8 @@ class Reason(IntEnum):
     """The queue's quota, what it may borrow included, is used up."""
     BUDGET = 55
     """It could burst, but no budget is left in this window."""
+    HELD_WARM = 56
+    """Room is free, but it is held warm for services, and this is none (or none that the pool is for)."""
     TOPOLOGY = 57
     """What is free holds the whole gang, but not within one domain of a level that it requires."""
     RESERVED = 58
@@ -49,6 +51,8 @@ class Reason(IntEnum):
     """Who goes before it waits for room or quota, and the rules do not let it pass."""
     CAPACITY = 60
     """It is entitled to run, but what is free does not hold the whole gang."""
+    TAKE_LIMIT = 61
+    """A service lacks replicas: no room is free, and the rules let it take no more from others."""
     ROOM_PROMISED = 62
     """Room is promised to it, and is held until what stands in the way has ended."""
     PROVISIONING = 65

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -101,6 +102,28 @@ class Role(Model):
         return 1 if self.gpu_memory_bytes else MILLI_OF_PROFILE.get(self.mig_profile, self.gpu_milli)
 
 
+class LatencyClass(StrEnum):
+    """How much it matters that a service answers soon."""
+
+    INTERACTIVE = "interactive"
+    """A person waits for each answer."""
+    STANDARD = "standard"
+    """A program waits."""
+    RELAXED = "relaxed"
+    """Nobody waits: an answer may come whenever there is room."""
+
+
+class ServiceSpec(Model):
+    """What makes a job a service: its members are replicas that answer requests and never end by themselves. It starts
+    with the least of them; how many it is to have after that, between its least and its most, is for rules to say."""
+
+    latency_class: LatencyClass = LatencyClass.STANDARD
+    objective_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] | None = None
+    """What the 99th percentile of its latency should stay within, where an observation names no other."""
+    stale_after_ms: Annotated[int, Field(ge=1, le=MAX_MS, strict=True)] = 120_000
+    """A signal that was observed this long ago says nothing any more. Four of Prometheus' usual scrapes of 30 s."""
+
+
 class JobSpec(Model):
     """What a client asks for. The id is given by the log."""
 
@@ -138,6 +161,19 @@ class JobSpec(Model):
     """How often it saves its work by itself; ``None`` saves nothing until it ends."""
     topology: TopologyRequest | None = None
     """How close together the whole gang wants to be."""
+    service: ServiceSpec | None = None
+    """For a service: it has one role, whose members are its replicas, and neither estimate nor time limit."""
+
+    @model_validator(mode="after")
+    def _services_never_end(self) -> Self:
+        if self.service is None:
+            return self
+        given = [name for name in ("estimate_ms", "time_limit_ms") if getattr(self, name) is not None]
+        if given:
+            raise ValueError(f"a service never ends by itself: leave out {' and '.join(given)}")
+        if len(self.roles) != 1:
+            raise ValueError("a service has one role, whose members are its replicas; submit other roles as other jobs")
+        return self
 
     @model_validator(mode="after")
     def _roles_are_distinct_and_bounded(self) -> Self:
@@ -195,6 +231,7 @@ class GangTerms(Model):
     start_by_ms: Millis | None = None
     hold_ms: Duration | None = None
     time_limit_ms: Duration | None = None
+    """For jobs that end; a service has none."""
     grace_ms: Millis | None = None
     max_running: AtOnce | None = None
     """For jobs of an array."""
@@ -204,6 +241,8 @@ class GangTerms(Model):
         given: dict[str, object] = {
             name: value for name in _REPLACED if (value := getattr(self, name)) not in (None, getattr(asked, name))
         }
+        if asked.service is not None:
+            given.pop("time_limit_ms", None)
         if asked.array is not None and self.max_running not in (None, asked.max_running):
             given["max_running"] = self.max_running
         if self.min_members is not None and self.min_members > sum(role.least for role in asked.roles):

@@ -20,6 +20,7 @@ from controlplane.scheduler.facts import (
     OfferFacts,
     QueueFacts,
     RoleFacts,
+    ServiceFacts,
     ShortageFacts,
     VictimFacts,
 )
@@ -171,6 +172,20 @@ class AskedRules:
 
     def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
         return self._noted("overtaking", (job, queue, now_ms), self._rules.overtaking(job, queue, now_ms))
+
+    @property
+    def may_scale(self) -> bool:
+        return self._rules.may_scale
+
+    def service_replicas(
+        self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int
+    ) -> Answer[int | None]:
+        answer = self._rules.service_replicas(job, service, queue, now_ms)
+        return self._noted("service.replicas", (job, service, queue, now_ms), answer)
+
+    def service_take(self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
+        answer = self._rules.service_take(job, service, queue, now_ms)
+        return self._noted("service.take", (job, service, queue, now_ms), answer)
 
     def burst(
         self,

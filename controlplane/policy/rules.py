@@ -37,6 +37,7 @@ from controlplane.scheduler.facts import (
     OfferFacts,
     QueueFacts,
     RoleFacts,
+    ServiceFacts,
     ShortageFacts,
     VictimFacts,
 )
@@ -599,6 +600,8 @@ _MAY_BORROW: Answer[bool] = Answer(True)
 _NOBODY: Answer[Sequence[str]] = Answer(())
 _EVERYBODY: Answer[Sequence[str]] = Answer(("queue", "others"))
 _NO_RESERVATION: Answer[int] = Answer(0)
+_AS_IT_IS: Answer[int | None] = Answer(None)
+_TAKES_NOTHING: Answer[int] = Answer(0)
 
 
 class BundleRules:
@@ -646,6 +649,8 @@ class BundleRules:
         self._victim = bound("preemption.victim", _optional_int, lambda _: None)
         self._reservation = bound("reservation", _depth, lambda _: 0)
         self._overtaking = bound("overtaking", _strings, lambda _: ("others",))
+        self._service_replicas = bound("service.replicas", _optional_int, lambda _: None)
+        self._service_take = bound("service.take", _depth, lambda _: 0)
         self._burst = bound("burst", _optional_int, lambda _: None)
 
     @property
@@ -766,6 +771,20 @@ class BundleRules:
     def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
         ask = self._overtaking
         return ask((job, queue, now_ms)) if ask is not None else _EVERYBODY
+
+    @property
+    def may_scale(self) -> bool:
+        return self._service_replicas is not None
+
+    def service_replicas(
+        self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int
+    ) -> Answer[int | None]:
+        ask = self._service_replicas
+        return ask((job, service, queue, now_ms)) if ask is not None else _AS_IT_IS
+
+    def service_take(self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
+        ask = self._service_take
+        return ask((job, service, queue, now_ms)) if ask is not None else _TAKES_NOTHING
 
     def burst(
         self,

@@ -155,6 +155,8 @@ JOB = Record(
         Field("time_limit_ms", _I, "ms", "how long each start may hold its place", optional=True),
         Field("array", _S, "", "the array that it belongs to", optional=True),
         Field("max_running", _I, "jobs", "jobs of its array that may hold a place at once", optional=True),
+        Field("is_service", CelType.BOOL, "", "whether it is a service: its members are replicas that never end"),
+        Field("latency_class", _S, "", "of a service: 'interactive', 'standard' or 'relaxed'; empty for any other job"),
     ),
 )
 
@@ -335,8 +337,19 @@ SHORTAGE = Record(
     "Shortage",
     "Why a job does not start, as far as evicting others could help.",
     (
-        Field("reason", _S, "", "'capacity' when no room is free, 'quota' when the quota is used up"),
-        Field("waited_ms", _I, "ms", "how long it has waited since its submission"),
+        Field(
+            "reason",
+            _S,
+            "",
+            "'capacity' when no room is free ('topology': none in one domain of a level that it requires; "
+            "'held-warm': none that is not held for services), 'quota' when the quota is used up",
+        ),
+        Field(
+            "waited_ms",
+            _I,
+            "ms",
+            "how long it has waited since its submission; for more replicas of a service, since they have been wanted",
+        ),
         Field("is_within_nominal", CelType.BOOL, "", "whether its queue stays within its nominal quota with the job"),
     ),
 )
@@ -359,10 +372,37 @@ VICTIM = Record(
         Field("is_borrowing", CelType.BOOL, "", "whether its queue uses more of something than its nominal quota"),
         Field("queue_weighted_share_ppb", _I, "parts per billion", "weighted dominant share of its queue"),
         Field("scope", _S, "", "under which answer of `preemption.allow` it may be evicted"),
+        Field("is_service", CelType.BOOL, "", "whether it is a service"),
     ),
 )
 
-RECORDS = (JOB, ROLE, QUEUE, CLUSTER, NODE, AFTER, CANDIDATE, HOME, OFFER, BUDGET, COHORT, SHORTAGE, VICTIM)
+SERVICE = Record(
+    "Service",
+    "A service that holds its place, and how it does. What was observed is absent where it is stale.",
+    (
+        Field("latency_class", _S, "", "'interactive', 'standard' or 'relaxed', as submitted"),
+        Field("replicas", _I, "replicas", "how many it has, those that were told to leave not counted"),
+        Field("replicas_least", _I, "replicas", "the least that its job allows"),
+        Field("replicas_most", _I, "replicas", "the most that its job allows"),
+        Field("wanted", _I, "replicas", "how many it was last to have"),
+        Field(
+            "changed_ms", _I, "ms since the epoch", "when that was last changed; at first when the service was placed"
+        ),
+        Field("replica_gpus_milli", _I, "milli-GPU", "GPUs of one replica"),
+        Field(
+            "taken_gpus_milli",
+            _I,
+            "milli-GPU",
+            "GPUs of those of its replicas for which others had to leave, those on their way included",
+        ),
+        Field("observed_ms", _I, "ms since the epoch", "when its signal was observed", optional=True),
+        Field("p99_ms", _I, "ms", "the 99th percentile of its latency", optional=True),
+        Field("objective_ms", _I, "ms", "what that should stay within", optional=True),
+        Field("queue_depth", _I, "requests", "requests that wait to be answered", optional=True),
+    ),
+)
+
+RECORDS = (JOB, ROLE, QUEUE, CLUSTER, NODE, AFTER, CANDIDATE, HOME, OFFER, BUDGET, COHORT, SHORTAGE, VICTIM, SERVICE)
 
 NOW = Variable("now", None, "the instant of the decision, in ms since the epoch")
 _JOB = Variable("job", JOB, "the job")
@@ -384,7 +424,7 @@ TERMS = (
     Field("wait_limit_ms", _I, "ms", "how long after submission it gives up waiting; 0 is now or never"),
     Field("start_by_ms", _I, "ms since the epoch", "from when on starting makes no sense: it gives up then, for good"),
     Field("hold_ms", _I, "ms", "how long each start may hold its place before its cluster says that it runs"),
-    Field("time_limit_ms", _I, "ms", "how long each start may hold its place"),
+    Field("time_limit_ms", _I, "ms", "how long each start may hold its place; services have no limit"),
     Field("grace_ms", _I, "ms", "from the signal to stop to the end"),
     Field("max_running", _I, "jobs", "how many jobs of its array may hold a place at once; for jobs of an array"),
 )
@@ -533,6 +573,39 @@ POINTS: tuple[Point, ...] = (
         "queues); an empty list is strict first in, first out. Who can never run as things are blocks nobody",
         "everybody may pass",
         "only other queues may pass",
+    ),
+    Point(
+        "service.replicas",
+        "per service that holds its place, when it was observed and every half minute",
+        (
+            Variable("job", JOB, "the job of the service"),
+            Variable("service", SERVICE, "the service and how it does"),
+            Variable("queue", QUEUE, "its queue"),
+            NOW,
+        ),
+        Answer.OPTIONAL_INT,
+        "how many replicas it is to have, cut to what its job allows; no answer leaves it at what it was last to have. "
+        "It grows into free room, warm pools included, before anybody else is placed, and beyond that by what "
+        "`service.take` lets it take; what it has beyond the number it gives back, first what was taken",
+        "services stay as they are; they start with the least that their job allows",
+        "the service is left at what it was last to have",
+    ),
+    Point(
+        "service.take",
+        "per service that is to have more replicas than there is free room for",
+        (
+            Variable("job", JOB, "the job of the service"),
+            Variable("service", SERVICE, "the service and how it does"),
+            Variable("queue", QUEUE, "its queue"),
+            NOW,
+        ),
+        Answer.INT,
+        "how much GPU, in milli-GPU, it may hold of room that others had to leave, what it holds so already included; "
+        "nor does more than so much have to leave at once. Who may have to leave, and who first, is for "
+        "`preemption.allow` and `preemption.victim` to say; elastic gangs shrink before anybody is evicted, and no "
+        "service has to leave for another",
+        "nothing is taken",
+        "nothing is taken for the service",
     ),
     Point(
         "burst",

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from controlplane.domain.clusters import ClusterSpec
 from controlplane.domain.events import Event, LeasePhase
+from controlplane.domain.loads import ServiceLoad
 
 GROUP = "tidegate.agents"
 
@@ -50,9 +51,10 @@ class OpenAgent(Protocol):
         config: Mapping[str, object],
         *,
         runs: Callable[[int], tuple[int | None, LeasePhase]] | None = None,
+        loads: Callable[[int], ServiceLoad | None] | None = None,
     ) -> ClusterAgent:
         """``config`` is the adapter's own section. ``runs`` tells a simulated cluster how long a job really runs and
-        how it ends; real clusters find out for themselves.
+        how it ends, ``loads`` how a service is used; real clusters find out for themselves.
 
         Raises ``ValueError``, in one sentence, for settings that the adapter does not understand."""
 

@@ -20,6 +20,9 @@ from controlplane.domain.events import (
     LeaseRevoked,
     LeaseShrunk,
     NodeObserved,
+    ServiceObserved,
+    ServiceScaled,
+    ServiceShort,
     TermsGiven,
     Ticked,
 )
@@ -44,9 +47,11 @@ def correlation_of(event: Event) -> str:
     match event:  # the commonest first: each case is a question to the event
         case JobSubmitted() | Ticked() | CycleDecided():
             return ""
-        case LeaseObserved() | LeaseRevoked() | LeaseGrown() | LeaseShrunk():
+        case LeaseObserved() | LeaseRevoked() | LeaseGrown() | LeaseShrunk() | ServiceObserved():
             return event.lease.partition(".")[0]
         case LeaseGranted() | JobEnded() | JobRequeued() | JobRefused() | JobCancelRequested() | TermsGiven():
+            return f"j{event.job}"
+        case ServiceScaled() | ServiceShort():
             return f"j{event.job}"
         case CapacityRequested() | CapacityReleased() | CapacityObserved():
             return event.request

@@ -40,6 +40,7 @@ MAX_QUESTIONS = 10_000
 _CURABLE = (
     Reason.BEHIND_HEAD,
     Reason.CAPACITY,
+    Reason.HELD_WARM,
     Reason.NO_NODE_OF_MODEL,
     Reason.EXCEEDS_EVERY_NODE,
     Reason.EXCEEDS_CAPACITY,

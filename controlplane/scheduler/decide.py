@@ -5,7 +5,8 @@ was, and folding the decisions is what changes it. The cycle is a numbered proce
 
 1. What the clock and the agents ended: cancelled, returned and stranded work, rent past its deadline.
 2. Admission of new submissions, and the terms on which they wait.
-3. Shares in the queue tree; the order of jobs in their queues.
+3. Promises are kept, warm pools filled, and services get the replicas that they are to have; then shares in the queue
+   tree, and the order of jobs in their queues.
 4. Repeatedly the next queue and its next job, by the ordering rules, ending in the id: first the jobs for which rented
    nodes have arrived, then everybody.
 5. For that job: quota, then packing of the whole gang on a draft, wherever the scoring rules rank first.
@@ -52,6 +53,7 @@ from controlplane.domain.events import (
 )
 from controlplane.domain.ids import JobId, job_label, lease_id
 from controlplane.domain.mig import gpus_of, slices_of
+from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE, FIRST_CORE
 from controlplane.scheduler.agenda import Agenda, Entry, Group, Kept, agenda_for
@@ -65,23 +67,27 @@ from controlplane.scheduler.needs import Need, tally
 from controlplane.scheduler.occupants import Occupant, occupant_of
 from controlplane.scheduler.outlook import Outlook
 from controlplane.scheduler.packing import Mask, Packer
-from controlplane.scheduler.preemption import Candidate, Preemption
+from controlplane.scheduler.preemption import Candidate, Plan, Preemption
 from controlplane.scheduler.promises import over_promises
 from controlplane.scheduler.quota import QueueNode, available_nominal
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.services import Acts, Services
 from controlplane.scheduler.state import Job, Lease, Phase, Promise, RequestPhase, State
 from controlplane.scheduler.terms import Terms
 from controlplane.scheduler.turns import Turns
 from controlplane.scheduler.verdicts import Hold, Refusal, Watch
+from controlplane.scheduler.warm import Warm
 
 SEARCH_EVERY_MS = 30_000
 """Who was told that nobody can be evicted for it, and who holds a reservation, is looked at again after this; who is
 new, at once."""
 MAX_SEARCHES = 256
 """Blocked jobs for which one cycle looks for victims."""
-_BLOCKED = (Reason.QUOTA, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY)
+_BLOCKED = (Reason.QUOTA, Reason.HELD_WARM, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY)
 """What a job waits for that can be freed; rules may keep others from passing it meanwhile."""
+_EVICTING_HELPS = (Reason.CAPACITY, Reason.TOPOLOGY, Reason.QUOTA, Reason.HELD_WARM)
+_RESERVING_HELPS = (Reason.CAPACITY, Reason.TOPOLOGY, Reason.RESERVED, Reason.HELD_WARM)
 TIME_LIMIT = "time-limit"
 """Cause of a revocation: the job held its place for as long as it may."""
 NOT_RUNNING = "not-running"
@@ -123,6 +129,7 @@ def _run(cycle: _Cycle) -> None:
     cycle.report_promises()
     cycle.admit()
     cycle.keep_promises()
+    cycle.scale_services()
     cycle.refresh()
     cycle.place()
     cycle.record_reservations()
@@ -177,6 +184,20 @@ class _Cycle:
         """By the reason's slug, with "requeued" besides: how many jobs wait, as the cycle's record says it."""
         self._renting: frozenset[int] = frozenset()
         """Jobs for which nodes are on their way; asked for membership only."""
+        self._warm = Warm(state, self._agenda, self._draft, self._reservations, self._emit)
+        acts = Acts(self._emit, self._promise_room, self._quota_refusal, self._promised, self._revoked, self._revisions)
+        self._services = Services(
+            state,
+            rules,
+            self._agenda,
+            self._draft,
+            self._packer,
+            self._reservations,
+            self._preemption,
+            self._warm,
+            acts,
+            is_search_round=self._is_search_round,
+        )
 
     def _emit(self, event: Event) -> None:
         payload = encode(event)
@@ -308,6 +329,9 @@ class _Cycle:
             job = self._state.jobs[promise.job]
             if job.id in self._draft.gone:
                 continue
+            if promise.lease is not None and not self._services.is_awaited(promise):
+                self._emit(PromiseReleased(job=job.id, cause="lease-gone"))
+                continue
             rows = [self._agenda.rows.get(seat.node, -1) for seat in promise.seats]
             is_there = all(row >= 0 and self._agenda.nodes[row].is_open for row in rows)
             victims = [self._state.leases[name] for name in promise.victims if name in self._state.leases]
@@ -315,7 +339,7 @@ class _Cycle:
             promised = Occupant(self._queue(job), tuple(seats))
             occupants = [self._preemption.occupant(lease) for lease in victims] + self._still_leaving(promise)
             if occupants and is_there:
-                self._hold(job, promised, occupants)
+                self._hold(job, promise, promised, occupants)
             else:
                 kept.append((promise, job, promised, is_there))
         for promise, job, promised, is_there in kept:
@@ -326,14 +350,17 @@ class _Cycle:
             elif not self._draft.has_quota(promised):
                 self._emit(PromiseReleased(job=job.id, cause="quota-gone"))
             elif not self._draft.has_quota(promised, is_standing=True):
-                self._hold(job, promised, [])
+                self._hold(job, promise, promised, [])
+            elif promise.lease is not None:
+                self._services.join(promise, promised)
             else:
                 self._grant_promised(job, promised.queue, promise, promised)
 
-    def _hold(self, job: Job, promised: Occupant, occupants: list[Occupant]) -> None:
+    def _hold(self, job: Job, promise: Promise, promised: Occupant, occupants: list[Occupant]) -> None:
         """Room that is promised stays kept."""
         self._draft.promise(promised.queue, promised.seats, occupants)
-        self._draft.count_in_array(job)
+        if promise.lease is None:
+            self._draft.count_in_array(job)
         self._promised.add(job.id)
 
     def _still_leaving(self, promise: Promise) -> list[Occupant]:
@@ -373,6 +400,13 @@ class _Cycle:
         if job.cls.is_elastic:
             self._newcomers.append((job, granted))
         self._emit(granted)
+
+    def scale_services(self) -> None:
+        """Fill warm pools; give services the replicas that they are to have, before anybody else is placed."""
+        self._warm.hold()
+        self._services.scale()
+        self._warm.report()
+        self._is_searched = self._is_searched or self._services.is_searched
 
     def refresh(self) -> None:
         """Order the jobs that began to wait, and line up every queue that has work."""
@@ -468,7 +502,7 @@ class _Cycle:
         if remembered is not None:
             return remembered
         refusal = self._does_not_fit(job, queue, needs)
-        if refusal is not None and self._agenda.is_lasting(needs):
+        if refusal is not None and self._agenda.is_lasting(needs) and not self._warm.is_fleeting(refusal.reason):
             group.remember(self._state, self._kept(), refusal)
         return refusal
 
@@ -479,17 +513,25 @@ class _Cycle:
     def _does_not_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...]) -> Refusal | None:
         usable = self._mask(job)
         mask = self._reservations.mask(job, usable)
-        is_shared = mask is None and not self._packer.flavored(queue, needs)
+        is_shared = mask is None and not self._packer.flavored(queue, needs) and not job.cls.is_service
         if is_shared and needs in self._by_needs:
             return self._by_needs[needs]
         if self._grant_if_it_fits(job, queue, needs, mask):
             return None
         if mask is not usable and self._would_fit(job, queue, needs, usable):
             return Refusal(Reason.RESERVED)
-        refusal = self._outlook.refusal(needs, job.cls.resources, mask)
+        is_held_warm = self._is_held_warm(job, queue, needs, mask)
+        refusal = Refusal(Reason.HELD_WARM) if is_held_warm else self._outlook.refusal(needs, job.cls.resources, mask)
         if is_shared:
             self._by_needs[needs] = refusal
         return refusal
+
+    def _is_held_warm(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None) -> bool:
+        """Whether there would be room if no warm pool held any."""
+        opened = self._warm.open_all()
+        fits = bool(opened) and self._would_fit(job, queue, needs, mask)
+        self._warm.close(opened)
+        return fits
 
     def _would_fit(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None) -> bool:
         seats = self._packer.place(job.id, needs, queue, mask)
@@ -501,7 +543,7 @@ class _Cycle:
 
     def _is_made_room(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], refusal: Refusal) -> bool:
         """Whether others are evicted for the job, and its place is promised to it."""
-        if not self._rules.may_preempt or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.QUOTA):
+        if not self._rules.may_preempt or refusal.reason not in _EVICTING_HELPS:
             return False
         if job.recorded_reason == Reason.PROVISIONING or job.gives_up_by(self._state.now_ms):
             return False
@@ -514,9 +556,17 @@ class _Cycle:
         self._searches += 1
         self._is_searched = True
         mask = self._reservations.mask(job, self._mask(job))
+        opened = self._warm.open_to(job, queue)
         plan = self._preemption.find(job, queue, needs, mask, refusal)
-        if plan is None:
-            return False
+        if plan is not None:
+            self._promise_room(job, queue, plan)
+            self._draft.count_in_array(job)
+        self._warm.close(opened)
+        self._warm.report()
+        return plan is not None
+
+    def _promise_room(self, job: Job, queue: QueueNode, plan: Plan, lease: str | None = None) -> None:
+        """Evict and shrink by a plan, and promise its room to the job; or to more replicas of a lease that it has."""
         occupants = [candidate.occupant for candidate in (*plan.victims, *plan.shrunk)]
         for candidate in plan.victims:
             self._revoke(candidate.lease, candidate.cause, job.id, candidate.rule)
@@ -529,13 +579,12 @@ class _Cycle:
                 victims=tuple(candidate.lease.id for candidate in plan.victims),
                 rule=plan.rule,
                 shrinks=shrinks,
+                lease=lease,
             )
         )
         at = [(seat.row, seat.need.ask_on(seat.kind_before), seat.gpus, seat.flavor) for seat in plan.seats]
         self._draft.promise(queue, at, occupants)
-        self._draft.count_in_array(job)
         self._promised.add(job.id)
-        return True
 
     def _shrink(self, shrunk: list[Candidate], job: Job) -> tuple[ShrinkAwaited, ...]:
         """Members of elastic gangs leave for a job; one decision for each gang."""
@@ -569,7 +618,7 @@ class _Cycle:
     # --- 7 -----------------------------------------------------------------------------------------------------------
 
     def _reserve(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], refusal: Refusal) -> None:
-        if not self._rules.may_reserve or refusal.reason not in (Reason.CAPACITY, Reason.TOPOLOGY, Reason.RESERVED):
+        if not self._rules.may_reserve or refusal.reason not in _RESERVING_HELPS:
             return
         if job.recorded_reason == Reason.PROVISIONING or job.gives_up_by(self._state.now_ms):
             return
@@ -651,7 +700,7 @@ class _Cycle:
         """Rows that the job may use: not those rented for another job, nor those that end before it would."""
         if not self._state.requests:
             return None
-        until = self._state.now_ms + (job.cls.spec.estimate_ms or 0)
+        until = MAX_MS if job.cls.is_service else self._state.now_ms + (job.cls.spec.estimate_ms or 0)
         closed = [row for row, open_until_ms in self._rented_rows() if open_until_ms < until]
         if not closed:
             return None
@@ -660,11 +709,15 @@ class _Cycle:
         return mask
 
     def _grant_if_it_fits(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None) -> bool:
+        opened = self._warm.open_to(job, queue)
         seats = self._packer.place(job.id, needs, queue, mask)
+        if opened:
+            self._warm.close(opened)
+            self._warm.report()
         if seats is None:
             return False
         self._draft.leave(queue, job, True)
-        if self._rules.may_reserve:
+        if self._rules.may_reserve and not job.cls.is_service:
             self._reservations.granted(queue, seats, job.cls.spec.estimate_ms)
         self._grant(job, self._lease(job, seats))
         return True
@@ -721,9 +774,10 @@ class _Cycle:
         there = [
             growing_lease(state, agenda, lease)
             for lease in state.elastic.values()
-            if lease.id not in self._revoked and lease.id not in self._revisions
+            if lease.id not in self._revoked and lease.id not in self._revisions and lease.service is None
         ]
-        there.extend(growing_newcomer(state, agenda, job, granted) for job, granted in self._newcomers)
+        newcomers = ((job, granted) for job, granted in self._newcomers if not job.cls.is_service)
+        there.extend(growing_newcomer(state, agenda, job, granted) for job, granted in newcomers)
         growth = Growth(state, self._rules, agenda, self._draft, self._packer, self._reservations)
         growing = [one for one in there if one is not None]
         for event in growth.run(growing, lambda job, queue, more: self._quota_refusal(job, queue, more) is None):
@@ -874,6 +928,8 @@ class _Cycle:
             Hold(reserved.job, reserved.start_ms, tuple(names[row] for row in reserved.rows))
             for reserved in self._reservations.made
         ]
+        if self.watch.refusal is not None and self.watch.refusal.reason is Reason.HELD_WARM:
+            self.watch.warm = self._warm.told()
         promises = (d.event for d in self._decisions if isinstance(d.event, RoomPromised))
         made = {event.job: event.victims for event in promises}
         known = self._state.promises.get(job.id)
@@ -901,6 +957,7 @@ class _Cycle:
             digest=self._digest.hexdigest(),
             waiting=dict(sorted(self._waiting.items())),
             reask_ms=self._reask_ms,
+            services_ms=self._services.next_ms(is_new=any(job.cls.is_service for job, _ in self._newcomers)),
             searched_ms=self._state.now_ms if self._is_search_round and self._is_searched else None,
             faults=faults,
         )

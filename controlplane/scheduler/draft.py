@@ -11,7 +11,7 @@ from controlplane.domain.quantities import MAX_AMOUNT, ceil_div, share_ppb
 from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.facts import HomeFacts, QueueFacts
-from controlplane.scheduler.kinds import Build, KindTable, can_sit, slices_taken
+from controlplane.scheduler.kinds import Amounts, Build, KindTable, can_sit, slices_taken
 from controlplane.scheduler.needs import Need
 from controlplane.scheduler.occupants import Occupant, SeatAt
 from controlplane.scheduler.quota import Charged, Key, QueueNode, available, borrowed, charge
@@ -112,6 +112,14 @@ class Draft:
     def _put(self, row: int, kind: int) -> None:
         self._original.setdefault(row, self.column[row])
         self.column.put(row, kind)
+
+    def hold(self, row: int, amounts: Amounts, gpus: tuple[int, ...]) -> None:
+        """Keep something of a node from everybody, without any books."""
+        self._put(row, self._kinds.take(self.column[row], amounts, gpus))
+
+    def let_go(self, row: int, amounts: Amounts, gpus: tuple[int, ...]) -> None:
+        """Undo :meth:`hold`."""
+        self._put(row, self._kinds.give_back(self.column[row], amounts, gpus))
 
     # --- what others hold --------------------------------------------------------------------------------------------
 

@@ -28,10 +28,11 @@ from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.reservations import Reservations
 from controlplane.scheduler.rules import Rules
-from controlplane.scheduler.state import Job, Lease, State
+from controlplane.scheduler.state import WANTED, Job, Lease, State
 from controlplane.scheduler.topology import CLUSTER, nearness
+from controlplane.scheduler.warm import Warm
 
-WAITS_FOR_ROOM = frozenset({Reason.QUOTA, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY})
+WAITS_FOR_ROOM = frozenset({Reason.QUOTA, Reason.HELD_WARM, Reason.TOPOLOGY, Reason.RESERVED, Reason.CAPACITY})
 """What growing could take from somebody who waits; asked for membership only."""
 
 Resources = tuple[tuple[str, int], ...]
@@ -52,6 +53,8 @@ class Growing:
     """(role, ordinal, row) of everyone who holds room, those who leave included."""
     requests: frozenset[str]
     """Rented capacity that it uses; asked for membership only."""
+    left: int
+    """How many members more it may have."""
     added: list[DraftSeat] = field(default_factory=list)
     order: Order = ()
 
@@ -65,8 +68,17 @@ class Growth:
     """The growing of one cycle, on its draft."""
 
     def __init__(
-        self, state: State, rules: Rules, agenda: Agenda, draft: Draft, packer: Packer, reservations: Reservations
+        self,
+        state: State,
+        rules: Rules,
+        agenda: Agenda,
+        draft: Draft,
+        packer: Packer,
+        reservations: Reservations,
+        warm: Warm | None = None,
     ) -> None:
+        """``warm``: the pools from which those who grow may take."""
+        self._warm = warm
         self._state = state
         self._rules = rules
         self._agenda = agenda
@@ -124,28 +136,51 @@ class Growth:
                 self._active[node.index] -= 1
 
     def _grow(self, one: Growing, may_use: MayUse) -> bool:
+        if one.left <= 0:
+            return False
         needs = {need.ask.role.name: need for need in self._agenda.needs_of(self._state, one.job)}
         for role, most in one.job.cls.most.items():
             taken = {ordinal for name, ordinal, _ in one.seats if name == role}
             if len(taken) >= most or not may_use(one.job, one.queue, needs[role].ask.resources):
                 continue
             ordinal = next(number for number in range(most) if number not in taken)
-            seat = self._packer.place_member(one.job.id, needs[role], one.queue, ordinal, self._mask(one, needs[role]))
+            seat = self._seat(one, needs[role], ordinal)
             if seat is not None:
                 one.seats.append((role, ordinal, seat.row))
                 one.added.append(seat)
+                one.left -= 1
                 return True
         return False
+
+    def _seat(self, one: Growing, need: Need, ordinal: int) -> DraftSeat | None:
+        opened = self._warm.open_to(one.job, one.queue) if self._warm is not None else ()
+        seat = self._packer.place_member(one.job.id, need, one.queue, ordinal, self._mask(one, need))
+        if self._warm is not None:
+            self._warm.close(opened)
+        return seat
 
     def _mask(self, one: Growing, need: Need) -> Mask:
         """Rows on which the gang may have another member of a role. The same for all of one cycle."""
         key = (one.lease, need.ask.role.name)
         mask = self._masks.get(key)
         if mask is None:
-            mask = self._masks[key] = self._allowed(one, need)
+            mask = self._masks[key] = self.allowed(one, need)
         return mask
 
-    def _allowed(self, one: Growing, need: Need) -> Mask:
+    def allowed(self, one: Growing, need: Need) -> Mask:
+        """The same, as of now. A service is there for ever, so that it goes nowhere where a start is reserved."""
+        mask = self.near(one, need)
+        if one.job.cls.is_service:
+            mask[self._reservations.rows_kept()] = False
+            return mask
+        estimate_ms = one.job.cls.spec.estimate_ms
+        end_ms = None if estimate_ms is None else max(one.granted_ms + estimate_ms, self._state.now_ms + 1)
+        kept = self._reservations.mask_until(end_ms, mask)
+        assert kept is not None, "a mask narrows to a mask"
+        return kept
+
+    def near(self, one: Growing, need: Need) -> Mask:
+        """Rows in the domains that it requires, of its cluster, on no rent but its own; whoever they are kept for."""
         tree = self._agenda.domains(self._state).tree
         mask = np.ones(len(self._agenda.nodes), dtype=np.bool_)
         of_gang, of_role = nearness(need.ask.gang).required, nearness(need.ask.role.topology).required
@@ -158,11 +193,7 @@ class Growth:
         for row in self._agenda.rented_rows:
             if self._agenda.nodes[row].request not in one.requests:
                 mask[row] = False
-        estimate_ms = one.job.cls.spec.estimate_ms
-        end_ms = None if estimate_ms is None else max(one.granted_ms + estimate_ms, self._state.now_ms + 1)
-        kept = self._reservations.mask_until(end_ms, mask)
-        assert kept is not None, "a mask narrows to a mask"
-        return kept
+        return mask
 
     def _event(self, one: Growing) -> LeaseGrown:
         for seat in one.added:
@@ -175,26 +206,31 @@ class Growth:
             revision=one.revision + 1,
             members=tuple(seat.member(self._agenda.names) for seat in one.added),
             rule=first.need.rule(first.kind_before),
+            cause=WANTED if one.job.cls.is_service else "",
         )
 
 
-def growing_lease(state: State, agenda: Agenda, lease: Lease) -> Growing | None:
-    """The lease as a gang that may grow; ``None`` if it may not."""
+def growing_lease(state: State, agenda: Agenda, lease: Lease, left: int | None = None) -> Growing | None:
+    """The lease as a gang that may have so many more members (by default as many as its job allows); ``None`` if it may
+    not grow."""
     queue = state.tree.by_name.get(lease.job.cls.spec.queue)
-    if not lease.may_grow or lease.job.is_cancelled or queue is None or queue.is_held or queue.children:
+    is_allowed = left is not None or lease.may_grow
+    if not is_allowed or lease.job.is_cancelled or queue is None or queue.is_held or queue.children:
         return None
     seats = [(seat.role, seat.ordinal, agenda.rows.get(seat.node, -1)) for seat in lease.seats]
     if any(row < 0 for _, _, row in seats):
         return None
-    return Growing(lease.id, lease.job, queue, lease.granted_ms, lease.revision, seats, frozenset(lease.requests))
+    left = sum(lease.job.cls.most.values()) - len(seats) if left is None else left
+    return Growing(lease.id, lease.job, queue, lease.granted_ms, lease.revision, seats, frozenset(lease.requests), left)
 
 
 def growing_newcomer(state: State, agenda: Agenda, job: Job, event: LeaseGranted) -> Growing | None:
     """The same for a gang that this very cycle placed."""
     queue = state.tree.by_name[job.cls.spec.queue]
-    if len(event.members) >= sum(job.cls.most.values()):
+    left = sum(job.cls.most.values()) - len(event.members)
+    if left <= 0:
         return None
     seats = [(member.role, member.ordinal, agenda.rows[NodeId(event.cluster, member.node)]) for member in event.members]
     requests = (agenda.nodes[row].request for _, _, row in seats)
     rented = frozenset(request for request in requests if request is not None)
-    return Growing(event.lease, job, queue, state.now_ms, 0, seats, rented)
+    return Growing(event.lease, job, queue, state.now_ms, 0, seats, rented, left)

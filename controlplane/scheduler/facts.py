@@ -47,6 +47,10 @@ class JobFacts:
     time_limit_ms: int | None = None
     array: str | None = None
     max_running: int | None = None
+    is_service: bool = False
+    """Whether it is a service: its members are replicas that never end by themselves."""
+    latency_class: str = ""
+    """Of a service; empty otherwise."""
 
 
 @dataclass(slots=True, eq=False)
@@ -217,8 +221,9 @@ class ShortageFacts:
     """Why a job does not start, as far as evicting others could help."""
 
     reason: str
-    """``capacity`` or ``quota``."""
+    """``capacity``, ``topology``, ``held-warm`` or ``quota``."""
     waited_ms: int
+    """Since its submission; for more replicas of a service, since they have been wanted."""
     is_within_nominal: bool
     """Whether the queue would stay within its own nominal quota with the job."""
 
@@ -246,3 +251,28 @@ class VictimFacts:
     queue_weighted_share_ppb: int
     scope: str = ""
     """Under which answer of ``preemption.allow`` it may be evicted."""
+    is_service: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ServiceFacts:
+    """One service that holds its place, and how it does."""
+
+    latency_class: str
+    replicas: int
+    """Those that were not told to leave."""
+    replicas_least: int
+    replicas_most: int
+    wanted: int
+    """How many it was last to have."""
+    changed_ms: int
+    """When that was last changed; at first when it was placed."""
+    replica_gpus_milli: int
+    """GPUs of one replica."""
+    taken_gpus_milli: int
+    """GPUs of the replicas for which others had to leave, those for which room is promised included."""
+    observed_ms: int | None = None
+    """When the signal was observed; this and what follows are absent where there is none, or a stale one."""
+    p99_ms: int | None = None
+    objective_ms: int | None = None
+    queue_depth: int | None = None

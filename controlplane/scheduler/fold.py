@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from controlplane.domain.clusters import Budget, NodeState
+from controlplane.domain.clusters import Budget, NodeState, WarmPool
 from controlplane.domain.events import (
     BudgetConfigured,
     CapacityObserved,
@@ -45,17 +45,23 @@ from controlplane.domain.events import (
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    ServiceObserved,
+    ServiceScaled,
+    ServiceShort,
     ShadowDecided,
     ShadowEnded,
     ShadowFailed,
     TermsGiven,
     Ticked,
     TypicalJobsConfigured,
+    WarmPoolConfigured,
+    WarmPoolsHeld,
 )
 from controlplane.domain.ids import NodeId
 from controlplane.domain.mig import spots
 from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.reasons import Reason
+from controlplane.scheduler.blocks import let_go_of
 from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.fragmentation import shape_of
 from controlplane.scheduler.history import History
@@ -64,18 +70,22 @@ from controlplane.scheduler.quota import check_ancestors
 from controlplane.scheduler.state import (
     EVICTED,
     EVICTIONS_KEPT,
+    TAKEN,
     BudgetAccount,
     Job,
     Lease,
     Node,
     Phase,
+    Pool,
     Promise,
     Request,
     RequestPhase,
     Reservation,
     Rest,
     Seat,
+    Service,
     Shadow,
+    Signal,
     State,
 )
 from controlplane.scheduler.terms import expiries, take_on
@@ -83,6 +93,8 @@ from controlplane.scheduler.topology import declared
 
 UNFINISHED_KEPT = 100_000
 """Jobs that did not finish, the last so many: a job that names an older one is taken to depend on one that did."""
+_OWN_FAULT = (LeasePhase.FAILED, LeasePhase.REFUSED)
+"""Ends that use up the attempts of a service, which outlives many nodes."""
 KINDS_KEPT = 100_000
 CLASSES_KEPT = 100_000
 SHADOW_TOLD = 1_000
@@ -235,9 +247,7 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     job.phase = Phase.PLACED
     job.lease = lease.id
     job.attempts = event.attempt
-    state.leases[lease.id] = lease
-    if job.cls.is_elastic:
-        state.elastic[lease.id] = lease
+    _keep_lease(state, lease)
     if _let_go_of_room(state, job.id):
         state.freed += 1
     state.counts.placements += 1
@@ -250,12 +260,22 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     state.count_running(job, 1)
     for seat in seats:
         _sit(state, lease, seat)
+    _take_from_pools(state, lease, seats)
     if state.is_cloud(lease.cluster):
         state.counts.burst_placements += 1
     _count_rented(state, lease, 1, state.now_ms)
     for request in state.requests.values():
         if request.held_for == job.id:
             _release_hold(state, request)
+
+
+def _keep_lease(state: State, lease: Lease) -> None:
+    state.leases[lease.id] = lease
+    if lease.job.cls.is_elastic:
+        state.elastic[lease.id] = lease
+    if lease.job.cls.is_service:
+        lease.service = Service(len(lease.seats), state.now_ms)
+        state.services[lease.id] = lease
 
 
 def _let_go_of_room(state: State, job: int) -> bool:
@@ -279,6 +299,14 @@ def _sit(state: State, lease: Lease, seat: Seat) -> None:
     node.leases[lease.id] = lease
     _set_kind(state, node, state.kinds.take(node.kind, seat.ask.amounts, seat.gpus))
     state.use(lease.job, seat.flavor, seat.ask, 1)
+
+
+def _take_from_pools(state: State, lease: Lease, seats: tuple[Seat, ...]) -> None:
+    """A service takes what warm pools hold where it sits. After all that is counted by queue, which is looked at."""
+    if state.pools and lease.service is not None:
+        queue = state.books.queue_of(lease.job)
+        for seat in seats:
+            let_go_of(state, state.nodes[seat.node], queue)
 
 
 def _set_kind(state: State, node: Node, kind: int) -> None:
@@ -338,7 +366,7 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
     if job.cause in EVICTED:
         job.evicted += 1
         job.evictions = [*job.evictions, event.observed_ms][-EVICTIONS_KEPT:]
-    elif job.cause != "deadline":
+    elif job.cause != "deadline" and not (job.cls.is_service and event.phase not in _OWN_FAULT):
         job.failures += 1
     state.returned.append(job)
 
@@ -346,6 +374,9 @@ def _lease_over(state: State, lease: Lease, event: LeaseObserved) -> None:
 def _release(state: State, lease: Lease, at_ms: int) -> None:
     del state.leases[lease.id]
     _no_longer_awaited(state, lease)
+    if lease.service is not None:
+        del state.services[lease.id]
+        state.fresh_signals.pop(lease.id, None)
     if lease.job.cls.spec.time_limit_ms is not None:
         state.time_limits.remove((lease.granted_ms + lease.job.cls.spec.time_limit_ms, lease.id))
     if (array := lease.job.array) is not None:
@@ -412,11 +443,18 @@ def _stand_up(state: State, lease: Lease, seat: Seat) -> None:
 
 def _lease_grown(state: State, event: LeaseGrown) -> None:
     lease = state.leases[event.lease]
-    seats = tuple(replace(s, since=event.revision) for s in _seats(state, lease.job, lease.cluster, event.members))
+    is_taken = event.cause == TAKEN
+    made = _seats(state, lease.job, lease.cluster, event.members)
+    seats = tuple(replace(seat, since=event.revision, is_taken=is_taken) for seat in made)
     lease.revision = event.revision
+    if lease.service is not None:
+        lease.service.recorded_reason = 0
+    if is_taken and _let_go_of_room(state, lease.job.id):
+        state.freed += 1
     _set_seats(state, lease, lease.seats + seats)
     for seat in seats:
         _sit(state, lease, seat)
+    _take_from_pools(state, lease, seats)
 
 
 def _lease_shrunk(state: State, event: LeaseShrunk) -> None:
@@ -476,12 +514,20 @@ def _room_promised(state: State, event: RoomPromised) -> None:
     seats = _seats(state, job, event.cluster, event.members)
     job.recorded_reason = Reason.ROOM_PROMISED
     shrinks = tuple((awaited.lease, awaited.revision) for awaited in event.shrinks)
-    state.promises[event.job] = Promise(event.job, event.cluster, seats, event.victims, event.rule, shrinks)
+    promise = Promise(event.job, event.cluster, seats, event.victims, event.rule, shrinks, event.lease)
+    state.promises[event.job] = promise
+    if event.lease is not None and (service := state.leases[event.lease].service) is not None:
+        service.recorded_reason = Reason.ROOM_PROMISED
 
 
 def _promise_released(state: State, event: PromiseReleased) -> None:
-    if state.promises.pop(event.job, None) is not None:
-        state.freed += 1
+    promise = state.promises.pop(event.job, None)
+    if promise is None:
+        return
+    state.freed += 1
+    lease = state.services.get(promise.lease or "")
+    if lease is not None and lease.service is not None:
+        lease.service.recorded_reason = 0
 
 
 def _reservation_made(state: State, event: ReservationMade) -> None:
@@ -494,6 +540,51 @@ def _reservation_made(state: State, event: ReservationMade) -> None:
 def _reservation_released(state: State, event: ReservationReleased) -> None:
     if state.reservations.pop(event.job, None) is not None:
         state.freed += 1
+
+
+# --- services and warm pools -----------------------------------------------------------------------------------------
+
+
+def _service_observed(state: State, event: ServiceObserved) -> None:
+    lease = state.services.get(event.lease)
+    if lease is None or lease.service is None:
+        return
+    known = lease.service.signal
+    if known is None or known.observed_ms < event.observed_ms:
+        lease.service.signal = Signal(event.observed_ms, event.p99_ms, event.objective_ms, event.queue_depth)
+        state.fresh_signals[lease.id] = None
+
+
+def _service_scaled(state: State, event: ServiceScaled) -> None:
+    service = state.leases[event.lease].service
+    assert service is not None, f"{event.lease} serves no service"
+    service.wanted, service.changed_ms, service.recorded_reason = event.wanted, state.now_ms, 0
+
+
+def _service_short(state: State, event: ServiceShort) -> None:
+    service = state.leases[event.lease].service
+    assert service is not None, f"{event.lease} serves no service"
+    service.recorded_reason = event.reason
+
+
+def _warm_pool_configured(state: State, event: WarmPoolConfigured) -> None:
+    """What it holds stays held as far as it is what the pool is to hold now; the next cycle holds the rest."""
+    spec, known = event.spec, state.pools.pop(event.spec.name, None)
+    if spec.blocks:
+        pool = state.pools[spec.name] = Pool(spec)
+        if known is not None and _like(known.spec) == _like(spec):
+            pool.blocks = known.blocks[: spec.blocks]
+    state.freed += 1
+
+
+def _like(spec: WarmPool) -> tuple[object, ...]:
+    return (spec.cluster, spec.flavor, spec.gpus)
+
+
+def _warm_pools_held(state: State, event: WarmPoolsHeld) -> None:
+    for held in event.pools:
+        pool = state.pools[held.pool]
+        pool.blocks = tuple((NodeId(pool.spec.cluster, block.node), block.gpus) for block in held.blocks)
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -518,6 +609,8 @@ def _node_observed(state: State, event: NodeObserved) -> None:
         stranded = (lease for lease in node.leases.values() if lease.revoked is None)
         state.stranded.extend(sorted(stranded, key=lambda lease: lease.number))
         _forget_if_empty(state, node)
+    if state.pools:
+        let_go_of(state, node)
     state.freed += 1
     state.columns_version += 1
 
@@ -717,6 +810,8 @@ def _policy_activated(state: State, event: PolicyActivated) -> None:
     state.faults = {}
     state.agenda = None
     state.freed += 1
+    if state.services:
+        state.services_ms = state.now_ms
     shadow = state.shadow
     if shadow is not None and shadow.digest == event.digest:
         state.shadow = None
@@ -770,6 +865,8 @@ def _ticked(state: State, event: Ticked) -> None:
 def _cycle_decided(state: State, event: CycleDecided) -> None:
     state.cycle = event.cycle
     state.reask_ms = event.reask_ms
+    state.services_ms = event.services_ms
+    state.fresh_signals = {}
     if event.searched_ms is not None:
         state.searched_ms = event.searched_ms
     state.faults.update(dict.fromkeys(event.faults))
@@ -828,4 +925,9 @@ _FOLDS: dict[type[Event], Callable[[State, Any], None]] = {
     CapacityRequested: _capacity_requested,
     CapacityReleased: _capacity_released,
     CycleDecided: _cycle_decided,
+    ServiceObserved: _service_observed,
+    ServiceScaled: _service_scaled,
+    ServiceShort: _service_short,
+    WarmPoolConfigured: _warm_pool_configured,
+    WarmPoolsHeld: _warm_pools_held,
 }

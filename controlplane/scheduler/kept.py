@@ -10,6 +10,8 @@ from typing import TypeVar
 from controlplane.domain.clusters import NodeState
 from controlplane.domain.ids import NodeId
 from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI
+from controlplane.scheduler.blocks import amounts_of, suits
+from controlplane.scheduler.kinds import can_sit
 from controlplane.scheduler.state import Job, Lease, Node, Phase, State
 from controlplane.scheduler.terms import expiries
 
@@ -38,6 +40,8 @@ def check_kept(state: State) -> None:
     _check_nodes(state)
     _check_rent(state)
     _check_kept_room(state)
+    _check_services(state)
+    _check_pools(state)
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
@@ -190,12 +194,47 @@ def _check_rent(state: State) -> None:
 
 
 def _check_kept_room(state: State) -> None:
-    """Room is kept for jobs that wait, and for nobody else."""
+    """Room is kept for jobs that wait and for services that are to have more replicas, and for nobody else."""
+    for_replicas = {id_: promise.lease for id_, promise in state.promises.items()}
     for kept in (state.promises, state.reservations):
         for id_ in kept:
             job = state.jobs.get(id_)
-            demand(job is not None and job.lease is None, f"room is kept for j{id_}, which does not wait")
+            waits_as = for_replicas.get(id_) if kept is state.promises else None
+            is_for_it = job is not None and (job.lease is None or job.lease == waits_as)
+            demand(is_for_it, f"room is kept for j{id_}, which does not wait")
     for promise in state.promises.values():
         for name, revision in promise.shrinks:
             lease = state.leases.get(name)
             demand(lease is None or lease.revision >= revision, f"j{promise.job} waits for members of {name} to leave")
+
+
+# --- services --------------------------------------------------------------------------------------------------------
+
+
+def _check_services(state: State) -> None:
+    """Every lease of a service is known as one, and is to have no fewer and no more replicas than its job allows."""
+    served = {lease.id: lease for lease in state.leases.values() if lease.job.cls.spec.service is not None}
+    demand(state.services == served, "the leases that serve services are not those that are known")
+    for lease in served.values():
+        cls, service = lease.job.cls, lease.service
+        assert service is not None, f"lease {lease.id} serves a service of which nothing is known"
+        least, most = sum(ask.role.count for ask in cls.asks), sum(cls.most.values())
+        demand(least <= service.wanted <= most, f"lease {lease.id} is to have {service.wanted} of {least} to {most}")
+
+
+def _check_pools(state: State) -> None:
+    """Pools hold no more than they should, each GPU once, on ready nodes of their own, and nobody is there."""
+    kinds: dict[NodeId, int] = {}
+    for pool in state.pools.values():
+        spec = pool.spec
+        demand(len(pool.blocks) <= spec.blocks, f"pool {spec.name} holds {len(pool.blocks)} of {spec.blocks} blocks")
+        for at, gpus in pool.blocks:
+            node = state.nodes.get(at)
+            is_there = node is not None and suits(spec, node.build_now, is_rented=node.request is not None)
+            demand(is_there and len(gpus) == spec.gpus, f"pool {spec.name} holds {gpus} of {at.name}, which it may not")
+            assert node is not None, "it was looked at"
+            kind = kinds.get(at, node.kind)
+            amounts = amounts_of(state.kinds, node.build, len(gpus))
+            is_free = can_sit(state.kinds.kinds[kind], amounts, gpus)
+            demand(is_free, f"pool {spec.name} holds {gpus} of {at.name}, and somebody else has them")
+            kinds[at] = state.kinds.take(kind, amounts, gpus)

@@ -44,6 +44,8 @@ MAX_MOVES = 16
 """Victims for which the gang is tried elsewhere, so that they may stay."""
 RECLAIM = "reclaim"
 BORROWERS = "borrowers"
+MAX_LIMITED = 8
+"""So many plans are looked at that take more than may be taken."""
 SURPLUS = "surplus"
 """The scope that takes only members above the minimum, whoever is more urgent: of its own queue, and of queues that use
 more than their nominal quota or have none."""
@@ -81,9 +83,38 @@ class Candidate:
         return tuple(sorted(total.items()))
 
     @property
+    def name(self) -> tuple[str, int | None]:
+        """Its lease, and which of its members, of a lease that goes on."""
+        return (self.lease.id, self.number if self.member is not None else None)
+
+    @property
+    def gpus_milli(self) -> int:
+        """Milli-GPU that leaves with it."""
+        return dict(self.resources).get(GPU, 0)
+
+    @property
     def cause(self) -> str:
         """What the revocation says."""
         return "preempted" if self.scope in ("queue", "cohort", BORROWERS) else "reclaimed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """Room that is sought: for a whole gang, or for more replicas of a service."""
+
+    job: Job
+    queue: QueueNode
+    resources: tuple[tuple[str, int], ...]
+    """(resource, amount) of all of it; sorted."""
+    place: Callable[[], list[DraftSeat] | None]
+    """Puts it on the draft; ``None`` leaves that as it was."""
+    over_quota: Callable[[], Refusal | None]
+    reason: Reason
+    """Why it finds no room."""
+    since_ms: int
+    """When it began to wait."""
+    limit_milli: int | None = None
+    """For replicas: the most GPU that may have to leave for them. Then no service does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -148,35 +179,57 @@ class Preemption:
         self, job: Job, queue: QueueNode, needs: tuple[Need, ...], mask: Mask | None, refusal: Refusal
     ) -> Plan | None:
         """The cheapest eviction that lets the job start; ``None`` if the rules allow none or none would help."""
-        is_short = refusal.reason is Reason.QUOTA and self.may_wait
-        if is_short and self.draft.is_quota_coming(queue, job.cls.resources):
+        demand = Demand(
+            job,
+            queue,
+            job.cls.resources,
+            place=lambda: self.packer.place(job.id, needs, queue, mask),
+            over_quota=lambda: self.over_quota(job, queue),
+            reason=refusal.reason,
+            since_ms=job.submitted_ms,
+        )
+        return self.find_room(demand)
+
+    def find_room(self, demand: Demand) -> Plan | None:
+        """The same for anything that room is sought for."""
+        queue, asked = demand.queue, dict(demand.resources)
+        is_short = demand.reason is Reason.QUOTA and self.may_wait
+        if is_short and self.draft.is_quota_coming(queue, demand.resources):
             return None  # who was told to leave for others has not left yet, and that more leave would change nothing
-        waited_ms = self._state.now_ms - job.submitted_ms
-        is_within = self._is_within_nominal(job, queue)
-        shortage = ShortageFacts(refusal.reason.slug, waited_ms, is_within)
-        answer = self._rules.preemption_allow(job.facts(), self.draft.queue_facts(queue, 0), shortage)
+        is_within = self._is_under_nominal(queue, asked)
+        shortage = ShortageFacts(demand.reason.slug, self._state.now_ms - demand.since_ms, is_within)
+        answer = self._rules.preemption_allow(demand.job.facts(), self.draft.queue_facts(queue, 0), shortage)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
         scopes = [scope for scope in answer.value if scope != SURPLUS or self._state.elastic]
         if not scopes:
             return None
-        if RECLAIM in scopes and self._is_under_nominal(job, queue, dict.fromkeys(dict(job.cls.resources), 1)):
-            search = _Search(self, job, queue, needs, mask, stays_within=True)
-            accepted = search.acceptable(self._candidates(job, queue, scopes, True))
-            plan = search.run(accepted, answer.rule) if accepted else None
+        if RECLAIM in scopes and self._is_under_nominal(queue, dict.fromkeys(asked, 1)):
+            plan = self._search(demand, scopes, answer.rule, stays_within=True)
             if plan is not None or all(scope == RECLAIM for scope in scopes):
                 return plan
-        search = _Search(self, job, queue, needs, mask, stays_within=False)
-        accepted = search.acceptable(self._candidates(job, queue, scopes, False))
-        return search.run(accepted, answer.rule) if accepted else None
+        return self._search(demand, scopes, answer.rule, stays_within=False)
 
-    def _is_within_nominal(self, job: Job, queue: QueueNode) -> bool:
-        """Whether the queue would stay within its own nominal quota with the job, as it is now."""
-        return self._is_under_nominal(job, queue, dict(job.cls.resources))
+    def _search(self, demand: Demand, scopes: list[str], rule: str | None, *, stays_within: bool) -> Plan | None:
+        """A plan in which no more has to leave than may; failing that, one without its largest victim, and so on."""
+        too_large: list[tuple[str, int | None]] = []
+        for _ in range(MAX_LIMITED):
+            search = _Search(self, demand, stays_within=stays_within)
+            candidates = self._candidates(demand, scopes, stays_within)
+            accepted = search.acceptable([one for one in candidates if one.name not in too_large])
+            plan = search.run(accepted, rule) if accepted else None
+            if plan is None or demand.limit_milli is None:
+                return plan
+            leaving = [*plan.victims, *plan.shrunk]
+            if sum(candidate.gpus_milli for candidate in leaving) <= demand.limit_milli:
+                return plan
+            too_large.append(max(leaving, key=lambda candidate: (candidate.gpus_milli, candidate.rank)).name)
+        return None
 
-    def _is_under_nominal(self, job: Job, queue: QueueNode, more: Mapping[str, int]) -> bool:
-        """Whether the queue has quota, and so much more of each resource that the job asks for is still its own: of all
-        flavors together, and of some one flavor where flavors have quota of their own."""
+    def _is_under_nominal(self, queue: QueueNode, more: Mapping[str, int]) -> bool:
+        """Whether the queue has quota, and so much more of each resource that is asked for is still its own: of all
+        flavors together, and of some one flavor where flavors have quota of their own. Asked with what the job needs,
+        that is whether the queue would stay within its nominal quota, as it is now."""
         charged = self.draft.charged[queue.index]
         keys = [key for key in queue.limited if more.get(key[1], 0)]
         under = {key: charged.get(key, 0) + more[key[1]] <= queue.cells[key].subtree for key in keys}
@@ -189,11 +242,14 @@ class Preemption:
 
     # --- candidates --------------------------------------------------------------------------------------------------
 
-    def _candidates(self, job: Job, queue: QueueNode, scopes: list[str], is_within: bool) -> list[Candidate]:
+    def _candidates(self, demand: Demand, scopes: list[str], is_within: bool) -> list[Candidate]:
+        job, queue, limit_milli = demand.job, demand.queue, demand.limit_milli
         facts = job.facts()
         found: list[Candidate] = []
         for lease in self._within_reach(job, queue, scopes, is_within):
             if lease.revoked is not None or lease.id in self._taken or lease.job.id in job.evicted_for:
+                continue
+            if limit_milli is not None and lease.service is not None:
                 continue
             scope = self._scope(job, queue, lease, scopes, is_within)
             if scope is None:
@@ -208,6 +264,8 @@ class Preemption:
             else:
                 occupant = self._agenda.occupant(self._state, lease)
                 found.append(Candidate(answer.value, lease, occupant, scope, answer.rule))
+        if limit_milli is not None:
+            found = [candidate for candidate in found if candidate.gpus_milli <= limit_milli]
         return sorted(found, key=lambda candidate: candidate.rank)
 
     def _parts(self, lease: Lease, cost: int, scope: str, rule: str | None) -> Iterator[Candidate]:
@@ -290,6 +348,7 @@ class Preemption:
             is_borrowing=any(borrowed(queue, key, self.draft.charged) > 0 for key in queue.limited),
             queue_weighted_share_ppb=facts.weighted_share_ppb,
             scope=scope,
+            is_service=job.cls.is_service,
         )
 
     def _size(self, lease: Lease) -> tuple[int, int]:
@@ -303,22 +362,11 @@ class Preemption:
 class _Search:
     """The search for one job."""
 
-    def __init__(
-        self,
-        preemption: Preemption,
-        job: Job,
-        queue: QueueNode,
-        needs: tuple[Need, ...],
-        mask: Mask | None,
-        *,
-        stays_within: bool,
-    ) -> None:
+    def __init__(self, preemption: Preemption, demand: Demand, *, stays_within: bool) -> None:
         self._of = preemption
         self._draft = preemption.draft
-        self._job = job
-        self._queue = queue
-        self._needs = needs
-        self._mask = mask
+        self._demand = demand
+        self._queue = demand.queue
         self._stays_within = stays_within
         """Whether the queue, with the job and without the victims, must be within its nominal quota."""
         self._out = 0
@@ -345,7 +393,7 @@ class _Search:
     def _is_above_nominal(self, candidate: Candidate) -> bool:
         """Whether the victim's queue, and what it belongs to up to what it shares with the preemptor's, uses more than
         its nominal quota of something that the preemptor asks for."""
-        asked = dict(self._job.cls.resources)
+        asked = dict(self._demand.resources)
         charged = self._draft.charged
         for node in self._of.queue_of(candidate.lease).path:
             if node in self._queue.path:
@@ -356,7 +404,7 @@ class _Search:
         return True
 
     def _may_take_surplus(self, candidate: Candidate) -> bool:
-        theirs, asked = self._of.queue_of(candidate.lease), dict(self._job.cls.resources)
+        theirs, asked = self._of.queue_of(candidate.lease), dict(self._demand.resources)
         is_limited = any(key[1] in asked for key in theirs.limited)
         return theirs is self._queue or not is_limited or self._is_above_nominal(candidate)
 
@@ -369,7 +417,7 @@ class _Search:
             return False
         side = next(node for node in theirs.path if node.parent is common)
         mine = next(node for node in self._queue.path if node.parent is common)
-        after = self._draft.weighted_share_with(mine, self._job.cls.resources, 1)
+        after = self._draft.weighted_share_with(mine, self._demand.resources, 1)
         left = self._draft.weighted_share_with(side, candidate.resources, -1)
         if mine.weight == 0:
             return False
@@ -406,9 +454,9 @@ class _Search:
         return True
 
     def _place(self) -> list[DraftSeat] | None:
-        if self._of.over_quota(self._job, self._queue) is not None:
+        if self._demand.over_quota() is not None:
             return None
-        seats = self._of.packer.place(self._job.id, self._needs, self._queue, self._mask)
+        seats = self._demand.place()
         if seats is not None and self._exceeds_nominal():
             self._draft.stand_up(self._queue, seats)
             return None
@@ -467,7 +515,7 @@ class _Search:
     def _exceeds_nominal(self) -> bool:
         if not self._stays_within:
             return False
-        asked, charged = dict(self._job.cls.resources), self._draft.charged[self._queue.index]
+        asked, charged = dict(self._demand.resources), self._draft.charged[self._queue.index]
         keys = [key for key in self._queue.limited if key[1] in asked]
         return any(charged.get(key, 0) > self._queue.cells[key].subtree for key in keys)
 

@@ -4,7 +4,8 @@ EASY backfill (Lifka, JSSPP'95) reserves for the first blocked job, conservative
 hold a reservation is the rules' answer. The reserved instant is the earliest at which the gang fits, as occupants leave
 at their estimated ends; the reserved nodes are those on which it would then sit. Another job may use these nodes only
 if it ends before that instant, by its own estimate. An occupant that gives no estimate is taken to stay: the
-reservation then has no instant, and its nodes are kept from everybody until they have drained.
+reservation then has no instant, and its nodes are kept from everybody until they have drained. A service never ends:
+what only its end would free is reserved for nobody.
 
 Reservations are found in the order in which jobs are tried. One that is there is kept as it is, and looked at again for
 an earlier start from time to time; the log records what has changed.
@@ -76,6 +77,17 @@ class Reservations:
             mask = np.ones(len(self._agenda.nodes), dtype=np.bool_) if mask is None else mask.copy()
             mask[reserved.rows] = False
         return mask
+
+    def rows_kept(self) -> list[int]:
+        """Rows that are reserved for somebody: in this cycle or, as far as they wait still, in the one before. Who is
+        placed before anybody was tried, or stays for ever, goes nowhere else."""
+        state, made = self._state, {reserved.job for reserved in self.made}
+        rows = [row for reserved in self.made for row in reserved.rows]
+        for earlier in state.reservations.values():
+            job = state.jobs.get(earlier.job)
+            if job is not None and job.lease is None and job.id not in self._draft.gone and job.id not in made:
+                rows.extend(self._agenda.rows[name] for name in earlier.nodes if name in self._agenda.rows)
+        return rows
 
     def kept(self) -> tuple[tuple[int, int | None, tuple[int, ...]], ...]:
         """What is reserved so far: (job, start, rows)."""
@@ -150,6 +162,8 @@ class Reservations:
         if self._occupants is None:
             self._occupants = []
             for lease in self._state.leases.values():
+                if lease.service is not None and lease.revoked is None:
+                    continue  # nobody waits for the end of what never ends
                 occupant = self._agenda.occupant(self._state, lease)
                 occupant.end_ms = self._end_ms(lease.granted_ms, lease.job)
                 self._occupants.append(occupant)

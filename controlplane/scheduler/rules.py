@@ -25,6 +25,7 @@ from controlplane.scheduler.facts import (
     OfferFacts,
     QueueFacts,
     RoleFacts,
+    ServiceFacts,
     ShortageFacts,
     VictimFacts,
 )
@@ -167,6 +168,21 @@ class Rules(Protocol):
     def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
         """Who may still be placed in this cycle when this job finds no room or no quota: ``queue`` (the jobs behind it
         in its own queue), ``others`` (other queues). Nobody, ``[]``, is strict first in, first out. Default: both."""
+
+    @property
+    def may_scale(self) -> bool:
+        """Whether the bundle has a rule that says how many replicas services are to have. Default: no."""
+
+    def service_replicas(
+        self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int
+    ) -> Answer[int | None]:
+        """How many replicas the service is to have, cut to what its job allows; ``None`` leaves it at what it was last
+        to have. Default: ``None``; it was placed with the least that its job allows."""
+
+    def service_take(self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
+        """Milli-GPU that the service may hold of room which others had to leave for it, what it holds so already
+        included; nor do more than so many have to leave at once. Whom it may evict is asked as for any job. Default: 0,
+        nothing."""
 
     def burst(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from controlplane.domain.clusters import Budget, ClusterSpec, NodeState
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, WarmPool
 from controlplane.domain.events import OverPromise
 from controlplane.domain.ids import NodeId
 from controlplane.domain.model import Model
@@ -29,13 +29,16 @@ from controlplane.scheduler.state import (
     Lease,
     Node,
     Phase,
+    Pool,
     Promise,
     Request,
     RequestPhase,
     Reservation,
     Rest,
     Seat,
+    Service,
     Shadow,
+    Signal,
     State,
 )
 
@@ -70,9 +73,11 @@ def take(state: State) -> bytes:
         "jobs": [_job(job, classes[job.cls.index], classes[job.as_asked.index]) for job in state.jobs.values()],
         "leases": [_lease(lease) for lease in state.leases.values()],
         "promises": [
-            [promise.job, promise.cluster, _seats(promise.seats), promise.victims, promise.rule, promise.shrinks]
-            for promise in state.promises.values()
+            [p.job, p.cluster, _seats(p.seats), p.victims, p.rule, p.shrinks, p.lease] for p in state.promises.values()
         ],
+        "pools": [[_plain(pool.spec), [[list(at), gpus] for at, gpus in pool.blocks]] for pool in state.pools.values()],
+        "fresh_signals": list(state.fresh_signals),
+        "services_ms": state.services_ms,
         "reservations": [
             [r.job, r.start_ms, [list(at) for at in r.nodes], r.rule] for r in state.reservations.values()
         ],
@@ -121,6 +126,11 @@ def restore(body: bytes) -> State:
         state.history = History(
             spec, history["folded_ms"], {name: int(used) for name, used in history["usage"].items()}
         )
+    for spec, blocks in plain["pools"]:
+        held = WarmPool.model_validate(spec)
+        state.pools[held.name] = Pool(held, tuple((NodeId(*at), tuple(gpus)) for at, gpus in blocks))
+    state.fresh_signals = dict.fromkeys(plain["fresh_signals"])
+    state.services_ms = plain["services_ms"]
     state.over_promised = tuple(OverPromise.model_validate(promise) for promise in plain["over_promised"])
     state.is_requeued = plain["is_requeued"]
     state.counts = Counts(**plain["counts"])
@@ -168,21 +178,7 @@ def _restore_jobs(state: State, plain: Plain) -> None:
         state.jobs[job.id] = job
         if job.phase in (Phase.SUBMITTED, Phase.WAITING):
             job.cls.waiting += 1
-    for row in plain["leases"]:
-        lease = _restored_lease(state, row)
-        state.leases[lease.id] = lease
-        if lease.job.cls.is_elastic:
-            state.elastic[lease.id] = lease
-        for seat in lease.seats:
-            node = state.nodes.get(seat.node)
-            if node is not None and lease.id not in node.crowded:
-                node.leases[lease.id] = lease
-    for job_id, cluster, seats, victims, rule, shrinks in plain["promises"]:
-        sat = _restored_seats(state.jobs[job_id], cluster, seats)
-        awaited = tuple((name, revision) for name, revision in shrinks)
-        state.promises[job_id] = Promise(job_id, cluster, sat, tuple(victims), rule, awaited)
-    for job_id, start_ms, nodes, rule in plain["reservations"]:
-        state.reservations[job_id] = Reservation(job_id, start_ms, tuple(NodeId(*at) for at in nodes), rule)
+    _restore_leases(state, plain)
     state.searched_ms = plain["searched_ms"]
     state.arrivals = [state.jobs[id_] for id_ in plain["arrivals"] if id_ in state.jobs]
     state.cancels = [state.jobs[id_] for id_ in plain["cancels"] if id_ in state.jobs]
@@ -192,6 +188,27 @@ def _restore_jobs(state: State, plain: Plain) -> None:
     state.time_limits = [(limit, id_) for limit, id_ in plain["time_limits"]]
     state.dependents = {id_: list(jobs) for id_, jobs in plain["dependents"]}
     state.unfinished = dict.fromkeys(plain["unfinished"])
+
+
+def _restore_leases(state: State, plain: Plain) -> None:
+    """What holds room, or is to have it."""
+    for row in plain["leases"]:
+        lease = _restored_lease(state, row)
+        state.leases[lease.id] = lease
+        if lease.job.cls.is_elastic:
+            state.elastic[lease.id] = lease
+        if lease.service is not None:
+            state.services[lease.id] = lease
+        for seat in lease.seats:
+            node = state.nodes.get(seat.node)
+            if node is not None and lease.id not in node.crowded:
+                node.leases[lease.id] = lease
+    for job_id, cluster, seats, victims, rule, shrinks, lease_id in plain["promises"]:
+        sat = _restored_seats(state.jobs[job_id], cluster, seats)
+        awaited = tuple((name, revision) for name, revision in shrinks)
+        state.promises[job_id] = Promise(job_id, cluster, sat, tuple(victims), rule, awaited, lease_id)
+    for job_id, start_ms, nodes, rule in plain["reservations"]:
+        state.reservations[job_id] = Reservation(job_id, start_ms, tuple(NodeId(*at) for at in nodes), rule)
     for lease in state.leases.values():
         if (array := lease.job.array) is not None:
             state.arrays[array] = state.arrays.get(array, 0) + 1
@@ -245,6 +262,7 @@ def _lease(lease: Lease) -> list[object]:
         lease.revision,
         lease.number,
         lease.is_rigid,
+        asdict(lease.service) if lease.service is not None else None,
     ]
 
 
@@ -259,6 +277,7 @@ def _seats(seats: tuple[Seat, ...]) -> list[list[object]]:
             seat.ask.amounts.gpu_milli,
             seat.since,
             seat.leaving,
+            seat.is_taken,
         ]
         for seat in seats
     ]
@@ -267,8 +286,18 @@ def _seats(seats: tuple[Seat, ...]) -> list[list[object]]:
 def _restored_seats(job: Job, cluster: str, seats: list[list[Any]]) -> tuple[Seat, ...]:
     asks = {ask.role.name: ask for ask in job.cls.asks}
     return tuple(
-        Seat(NodeId(cluster, name), role, ordinal, asks[role].counting(milli), tuple(gpus), flavor, since, leaving)
-        for name, role, ordinal, gpus, flavor, milli, since, leaving in seats
+        Seat(
+            NodeId(cluster, name),
+            role,
+            ordinal,
+            asks[role].counting(milli),
+            tuple(gpus),
+            flavor,
+            since,
+            leaving,
+            is_taken,
+        )
+        for name, role, ordinal, gpus, flavor, milli, since, leaving, is_taken in seats
     )
 
 
@@ -283,10 +312,19 @@ def _restored_shapes(rows: list[Any]) -> tuple[tuple[Shape, int], ...]:
 
 
 def _restored_lease(state: State, row: list[Any]) -> Lease:
-    id_, job_id, attempt, cluster, seats, requests, *rest = row
+    id_, job_id, attempt, cluster, seats, requests, *rest, service = row
     job = state.jobs[job_id]
     sat = _restored_seats(job, cluster, seats)
-    return Lease(id_, job, attempt, cluster, sat, tuple(requests), *rest)
+    lease = Lease(id_, job, attempt, cluster, sat, tuple(requests), *rest)
+    lease.service = _restored_service(service)
+    return lease
+
+
+def _restored_service(plain: Plain | None) -> Service | None:
+    if plain is None:
+        return None
+    signal = Signal(**plain["signal"]) if plain["signal"] is not None else None
+    return Service(**{**plain, "signal": signal})
 
 
 def _request(plain: Plain) -> Request:

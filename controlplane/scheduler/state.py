@@ -15,7 +15,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeState, Site, WarmPool
 from controlplane.domain.events import OverPromise
 from controlplane.domain.ids import JobId, NodeId, job_label
 from controlplane.domain.quantities import CPU, GPU, MEMORY, MILLI, PPM, share_ppb
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 EVICTIONS_KEPT = 16
 EVICTED = ("preempted", "reclaimed")
 """Causes of a revocation that do not use up the attempts of a job."""
+WANTED, TAKEN, UNWANTED = "wanted", "taken", "unwanted"
+"""Why a service has more replicas: in free room, or in room that others left for it; and why it has fewer."""
 
 
 class Phase(StrEnum):
@@ -107,6 +109,7 @@ class JobClass:
     """By role: the most members. In ``asks``, ``resources`` and ``facts`` a role has as many as it has at least: an
     elastic gang waits, and is placed, as its smallest self."""
     is_elastic: bool = False
+    is_service: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -195,6 +198,8 @@ class Job:
             time_limit_ms=like.time_limit_ms,
             array=like.array,
             max_running=like.max_running,
+            is_service=like.is_service,
+            latency_class=like.latency_class,
         )
 
 
@@ -213,6 +218,32 @@ class Seat:
     leaving: int = 0
     """The revision with which it was told to leave; 0 stays. It holds its room until the cluster says that it is
     gone."""
+    is_taken: bool = False
+    """Whether others had to leave so that this replica of a service has room."""
+
+
+@dataclass(slots=True, eq=False)
+class Signal:
+    """How a service does, as it was last observed."""
+
+    observed_ms: int
+    p99_ms: int | None = None
+    objective_ms: int | None = None
+    queue_depth: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """What is known of a service while it holds its place."""
+
+    wanted: int
+    """Replicas that it is to have."""
+    changed_ms: int
+    """When that was last changed; at first when it was placed."""
+    signal: Signal | None = None
+    """Stale or not."""
+    recorded_reason: int = 0
+    """Why it lacks replicas, as last recorded; 0 for none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -236,11 +267,18 @@ class Lease:
     """The position of its grant: leases are in this order."""
     is_rigid: bool = False
     """Its cluster did not let it grow: it is not tried again."""
+    service: Service | None = None
+    """For a service."""
 
     @property
     def may_grow(self) -> bool:
-        """Whether it has less than its most, and nothing is known that keeps it there."""
-        return self.revoked is None and not self.is_rigid and len(self.seats) < sum(self.job.cls.most.values())
+        """Whether it has less than its most, and nothing is known that keeps it there. A service: less than it is to
+        have."""
+        if self.revoked is not None or self.is_rigid:
+            return False
+        if self.service is not None:
+            return len(self.staying()) < self.service.wanted
+        return len(self.seats) < sum(self.job.cls.most.values())
 
     def staying(self) -> list[Seat]:
         """The members that were not told to leave, in the order in which they came."""
@@ -291,6 +329,8 @@ class Promise:
     rule: str | None
     shrinks: tuple[tuple[str, int], ...] = ()
     """(lease, revision): members that leave for it."""
+    lease: str | None = None
+    """For more replicas of a service: the lease that they will belong to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -302,6 +342,18 @@ class Reservation:
     """``None``: nobody knows, because what runs there does not say how long."""
     nodes: tuple[NodeId, ...]
     rule: str | None = None
+
+
+Block = tuple[NodeId, tuple[int, ...]]
+"""(node, GPUs by index) that a warm pool holds."""
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """A warm pool and what it holds now. A block is in at most one pool, and nothing sits on it."""
+
+    spec: WarmPool
+    blocks: tuple[Block, ...] = ()
 
 
 class RequestPhase(StrEnum):
@@ -457,6 +509,7 @@ class State:
         self.leases: dict[str, Lease] = {}
         self.elastic: dict[str, Lease] = {}
         """Those of them whose number of members may change, in the same order."""
+        self._serve()
         self.requests: dict[str, Request] = {}
         self.rests: dict[tuple[str, str], Rest] = {}
         """(cluster, offer) -> how long it rests, since its last requests failed."""
@@ -503,6 +556,17 @@ class State:
         """By resource, over all nodes that are not lost."""
         self.owned: dict[Key, int] = {}
         """(flavor, resource) -> amount, over those of them that are not rented."""
+
+    def _serve(self) -> None:
+        """Services, and what is held for them: nothing yet."""
+        self.services: dict[str, Lease] = {}
+        """Leases of services, in the order of their grants."""
+        self.fresh_signals: dict[str, None] = {}
+        """Those of them that were observed since the last cycle."""
+        self.services_ms: int | None = None
+        """When the rules are to be asked about services again, though nothing else happens."""
+        self.pools: dict[str, Pool] = {}
+        """Warm pools, in the order in which they were configured."""
 
     def _tie(self) -> None:
         """What ties jobs to instants and to each other: nothing yet."""
@@ -558,6 +622,7 @@ class State:
             found = JobClass(self.classes_made, spec, asks, _gang(asks), facts, shapes=shapes)
             found.most = {role.name: role.count for role in spec.roles}
             found.is_elastic = any(role.least < role.count for role in spec.roles)
+            found.is_service = spec.service is not None
             self.classes[key] = found
         return found
 
@@ -699,6 +764,7 @@ _job_key = itemgetter(
     "after_any",
     "array",
     "max_running",
+    "service",
 )
 """What jobs of one class have in common, roles and labels besides."""
 _plain_role_key = itemgetter(
@@ -804,4 +870,6 @@ def _facts(spec: JobSpec, roles: tuple[Role, ...], submitted_ms: int) -> JobFact
         time_limit_ms=spec.time_limit_ms,
         array=spec.array,
         max_running=spec.max_running,
+        is_service=spec.service is not None,
+        latency_class=spec.service.latency_class.value if spec.service is not None else "",
     )

@@ -17,8 +17,12 @@ def needs_cycle(state: State) -> bool:
         for request in state.requests.values()
     ):
         return True  # nodes are on their way for a job that is gone: they are given back before they cost anything
+    if state.fresh_signals and state.services_ms is not None:
+        return True
     if state.freed == state.freed_at_tick:
         return False
+    if any(len(pool.blocks) < pool.spec.blocks for pool in state.pools.values()):
+        return True
     return state.pending[0] > 0 or any(lease.may_grow for lease in state.elastic.values())
 
 
@@ -30,6 +34,8 @@ def next_due_ms(state: State) -> int | None:
             due.append(state.expiries[0][0])
         if state.reask_ms is not None:
             due.append(state.reask_ms)
+    if state.services_ms is not None:
+        due.append(state.services_ms)
     if state.history is not None and state.leases:
         due.append(state.history.folded_ms + state.history.spec.sample_ms)
     for limits in (state.time_limits, state.holds):

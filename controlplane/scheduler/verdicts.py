@@ -75,6 +75,16 @@ class Hold:
     nodes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class WarmHold:
+    """What a warm pool holds: so many GPUs on these nodes; ``queue`` whose services may take from it, if not all."""
+
+    pool: str
+    gpus: int
+    nodes: tuple[str, ...]
+    queue: str | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Watch:
     """The account of one watched job in one cycle."""
@@ -99,6 +109,8 @@ class Watch:
     """Jobs that must be over before it may start, and are not."""
     reservations: list[Hold] = field(default_factory=list)
     """Those of this cycle, in the order in which they were made."""
+    warm: list[WarmHold] = field(default_factory=list)
+    """What is held for services and not for it, where that is in its way."""
     waits_for: tuple[str, ...] = ()
     """Leases that must end before it gets the room that is promised to it."""
     served_by: str | None = None

@@ -23,7 +23,9 @@ from controlplane.domain.events import (
     LeasePhase,
     QueueConfigured,
     TypicalJobsConfigured,
+    WarmPoolConfigured,
 )
+from controlplane.domain.loads import ServiceLoad
 from controlplane.eventlog.port import EventLog
 from controlplane.intake.traces import Outcome, TraceJob
 from controlplane.policy.bundle import Bundle
@@ -33,7 +35,7 @@ from controlplane.runtime.outbox import Outbox
 from controlplane.runtime.plane import ControlPlane, Recorded
 from controlplane.scheduler.invariants import check_all
 from controlplane.simulate.policies import activation, changes_of
-from controlplane.simulate.world import World, WorldFault, cluster_config, jobs_of, place_in, typical_roles
+from controlplane.simulate.world import ServiceJob, World, WorldFault, cluster_config, jobs_of, place_in, typical_roles
 
 Progress = Callable[[int, int, int], None]
 """(jobs that arrived, jobs in all, virtual milliseconds)."""
@@ -69,6 +71,7 @@ class Simulation:
         self._changes = changes_of(world, world_file)
         """Of the policy, those to come."""
         self._runs: TrueRuns = {}
+        self._loads: dict[int, ServiceLoad] = {}
         self._agents = self._open_agents(world_file)
         self._reports: dict[str, list[Event]] = {agent.cluster: [] for agent in self._agents}
         """By cluster: what agents reported and the log does not have yet."""
@@ -95,7 +98,7 @@ class Simulation:
         for number, cluster in enumerate(self._world.clusters):
             config: Mapping[str, object] = cluster_config(cluster, world_file)
             try:
-                agents.append(open_agent(cluster.spec(), config, runs=run_of))
+                agents.append(open_agent(cluster.spec(), config, runs=run_of, loads=self._loads.get))
             except ValueError as error:
                 raise WorldFault(f"{_blamed(error, world_file, number)}: {error}") from error
         return agents
@@ -134,6 +137,7 @@ class Simulation:
         events: list[tuple[Event, str]] = [(activation(self._bundle), OPERATOR)]
         events.extend((ClusterConfigured(spec=cluster.spec()), OPERATOR) for cluster in self._world.clusters)
         events.extend((QueueConfigured(spec=queue), OPERATOR) for queue in self._world.queues)
+        events.extend((WarmPoolConfigured(spec=pool), OPERATOR) for pool in self._world.warm_pools)
         events.extend((BudgetConfigured(spec=budget), OPERATOR) for budget in self._world.budgets)
         if self._world.history is not None:
             events.append((HistoryConfigured(spec=self._world.history), OPERATOR))
@@ -151,6 +155,8 @@ class Simulation:
         for position, job in enumerate(batch, start=first_job):
             phase = LeasePhase.FAILED if job.outcome is Outcome.FAILED else LeasePhase.FINISHED
             self._runs[position] = (job.runtime_ms, phase)
+            if isinstance(job, ServiceJob) and job.load is not None:
+                self._loads[position] = job.load
         inputs.extend((_submission(job), CLIENT) for job in batch)
         for _ in range(MAX_ROUNDS):
             recorded = self._plane.advance(now_ms, inputs)

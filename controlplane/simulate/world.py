@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from controlplane.domain.clusters import Budget, ClusterSpec
+from controlplane.domain.clusters import Budget, ClusterSpec, WarmPool
+from controlplane.domain.loads import ServiceLoad
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import Millis, Name
 from controlplane.domain.queues import HistorySpec, QueueSpec
@@ -65,6 +67,21 @@ class ScriptedJob(Model):
     runtime_ms: Millis | None = None
     """``None`` never ends."""
     fails: bool = False
+
+
+class ScriptedService(Model):
+    """One service, and how it is used."""
+
+    at_ms: Millis = 0
+    spec: JobSpec
+    load: ServiceLoad | None = None
+    """What its cluster measures; ``None`` measures nothing."""
+
+    @model_validator(mode="after")
+    def _is_a_service(self) -> Self:
+        if self.spec.service is None:
+            raise ValueError(f"{self.spec.name!r} is no service: give its spec a service, or list it among the jobs")
+        return self
 
 
 class OpenbWorkload(Model):
@@ -125,6 +142,13 @@ class PolicyChange(Model):
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceJob(TraceJob):
+    """A service among the jobs of a workload."""
+
+    load: ServiceLoad | None = None
+
+
 class World(Model):
     """See the module."""
 
@@ -140,6 +164,10 @@ class World(Model):
     budgets: tuple[Budget, ...] = ()
     history: HistorySpec | None = None
     """How what queues have used is remembered, for rules that order by it."""
+    warm_pools: tuple[WarmPool, ...] = ()
+    """What is held free for services."""
+    services: tuple[ScriptedService, ...] = ()
+    """What runs beside the workload and never ends; such a world needs an ``until_ms``."""
     workload: Workload
     tick_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 1_000
     """Cycles happen at multiples of this; what comes in between waits for the next."""
@@ -163,6 +191,21 @@ class World(Model):
         names = [cluster.name for cluster in self.clusters]
         if len(set(names)) != len(names):
             raise ValueError("two clusters have the same name")
+        return self
+
+    @model_validator(mode="after")
+    def _services_make_sense(self) -> Self:
+        if self.services and self.until_ms is None:
+            raise ValueError("services never end: say in until_ms how long the world is simulated")
+        clusters, queues = {cluster.name for cluster in self.clusters}, {queue.name for queue in self.queues}
+        names = [pool.name for pool in self.warm_pools]
+        for pool in self.warm_pools:
+            if pool.cluster not in clusters:
+                raise ValueError(f"warm pool {pool.name!r} is in cluster {pool.cluster!r}, which the world has not")
+            if pool.queue is not None and pool.queue not in queues:
+                raise ValueError(f"warm pool {pool.name!r} is for queue {pool.queue!r}, which the world has not")
+            if names.count(pool.name) > 1:
+                raise ValueError(f"two warm pools are called {pool.name!r}")
         return self
 
 
@@ -238,7 +281,8 @@ def data_path(path: str, world_file: Path) -> Path:
 
 
 def jobs_of(world: World, world_file: Path) -> list[TraceJob]:
-    """The workload by arrival, ties in the order of the source. Raises :class:`IntakeError` and :class:`WorldFault`."""
+    """Services and the workload by arrival; ties in the order of the source, services first. Raises
+    :class:`IntakeError` and :class:`WorldFault`."""
     workload = world.workload
     if workload.generate is not None:
         jobs = list(generate(workload.generate, world.seed))
@@ -250,7 +294,8 @@ def jobs_of(world: World, world_file: Path) -> list[TraceJob]:
         jobs = swf.read_jobs(data_path(workload.swf.file, world_file)).jobs[: workload.swf.most]
     else:
         jobs = [_scripted(job) for job in workload.jobs or ()]
-    jobs.sort(key=lambda job: job.arrival_ms)
+    services = [ServiceJob(one.spec, one.at_ms, None, load=one.load) for one in world.services]
+    jobs = sorted([*services, *jobs], key=lambda job: job.arrival_ms)
     if jobs and jobs[-1].arrival_ms > LATEST_MS:
         what = f"a job of the workload arrives after {jobs[-1].arrival_ms:,} ms, and no run goes beyond {LATEST_MS:,}"
         raise WorldFault(f"{place_in(world_file, ('workload',))}: {what}; let its times begin near zero")

@@ -34,11 +34,12 @@ from controlplane.domain.events import (
     LeaseRevoked,
     LeaseShrunk,
     NodeObserved,
+    ServiceObserved,
 )
 from federation.agent.capacity import CapacityBook
 from federation.agent.leases import LeaseBook
 from federation.agent.reports import Reports, earliest, retry_delay_ms
-from federation.port import Adapter, AdapterError, ClusterView, SeenNode
+from federation.port import Adapter, AdapterError, ClusterView, SeenNode, SeenSignal
 
 GRACE_MS = 30_000
 """Between asking a lease to stop and killing it: the default of Kubernetes (terminationGracePeriodSeconds)."""
@@ -94,6 +95,7 @@ class Agent:
                 LeaseObserved(cluster=self._cluster)
                 | CapacityObserved(cluster=self._cluster)
                 | NodeObserved(cluster=self._cluster)
+                | ServiceObserved(cluster=self._cluster)
             ):
                 self._recorded(event)
             case _:
@@ -129,7 +131,8 @@ class Agent:
 
     def step(self, now_ms: int) -> list[Event]:
         """Act on what is known, look at the cluster, act on what is seen. Gives the new observations, in order: nodes
-        that came or changed, leases, nodes that left, capacity; so that nothing is on a node that is not there."""
+        that came or changed, leases, nodes that left, capacity, signals of services; so that nothing is on a node that
+        is not there."""
         if self._mark is not None:
             self._act(now_ms)
         view = self._look(now_ms)
@@ -140,6 +143,8 @@ class Agent:
         if view.capacity or view.is_full:
             self._capacity.see(view)
         self._act(now_ms, lost)
+        for signal in view.signals:
+            self._report_signal(signal)
         return self._reports.take()
 
     def resend(self) -> list[Event]:
@@ -202,6 +207,17 @@ class Agent:
                     self._nodes[name] = gone
                     lost.append(gone)
         return lost
+
+    def _report_signal(self, seen: SeenSignal) -> None:
+        event = ServiceObserved(
+            cluster=self._cluster,
+            lease=seen.lease,
+            observed_ms=seen.observed_ms,
+            p99_ms=seen.p99_ms,
+            objective_ms=seen.objective_ms,
+            queue_depth=seen.queue_depth,
+        )
+        self._reports.add(("service", seen.lease), event)
 
     def _report_node(self, node: SeenNode) -> None:
         event = NodeObserved(

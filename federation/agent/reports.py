@@ -11,7 +11,14 @@ from __future__ import annotations
 
 import heapq
 
-from controlplane.domain.events import CapacityObserved, Event, LeaseObserved, LeasePhase, NodeObserved
+from controlplane.domain.events import (
+    CapacityObserved,
+    Event,
+    LeaseObserved,
+    LeasePhase,
+    NodeObserved,
+    ServiceObserved,
+)
 
 Subject = tuple[str, str]
 """Kind and id of what a report is about."""
@@ -29,6 +36,8 @@ def subject_of(event: Event) -> Subject | None:
         return ("node", event.node)
     if isinstance(event, CapacityObserved):
         return ("capacity", event.request)
+    if isinstance(event, ServiceObserved):
+        return ("service", event.lease)
     return None
 
 

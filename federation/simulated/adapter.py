@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from controlplane.domain.clusters import ClusterSpec
 from federation.port import CapacityWanted, ClusterView, WantedLease
 from federation.simulated.client import SimulatedCluster
-from federation.simulated.config import SimulatedConfig, TrueRuns, listed_runs, parse_config
+from federation.simulated.config import Loads, SimulatedConfig, TrueRuns, listed_runs, parse_config
 from federation.simulated.translate import gang_of, view_of
 
 
@@ -15,13 +15,18 @@ class SimulatedAdapter:
     """Implements :class:`federation.port.Adapter`; entry point ``simulated`` of the group ``tidegate.adapters``."""
 
     def __init__(
-        self, spec: ClusterSpec, config: Mapping[str, object] | SimulatedConfig, runs: TrueRuns | None = None
+        self,
+        spec: ClusterSpec,
+        config: Mapping[str, object] | SimulatedConfig,
+        runs: TrueRuns | None = None,
+        loads: Loads | None = None,
     ) -> None:
         """``runs``: job id -> (runtime in milliseconds or ``None`` for ever, ``FINISHED`` or ``FAILED``); by default
-        what the settings list. Raises :class:`~federation.port.BadConfig`."""
+        what the settings list. ``loads``: job id -> how its service is used; by default nothing is measured. Raises
+        :class:`~federation.port.BadConfig`."""
         settings = config if isinstance(config, SimulatedConfig) else parse_config(spec.name, config)
         self._name = spec.name
-        self.world = SimulatedCluster(spec, settings, runs or listed_runs(settings))
+        self.world = SimulatedCluster(spec, settings, runs or listed_runs(settings), loads)
         """The cluster itself, for a simulation that asks for its bill or what it really runs."""
 
     @property

@@ -20,8 +20,9 @@ from controlplane.domain.clusters import ClusterSpec, NodeShape, NodeState
 from controlplane.domain.events import LeasePhase
 from controlplane.domain.topology import Level
 from federation.port import AskSomeone, BadConfig, CapacityWanted, Refused, SeenCapacityPhase, SeenPhase, TryAgain
-from federation.simulated.config import OutageKind, SimulatedConfig, TrueRuns
+from federation.simulated.config import Loads, OutageKind, SimulatedConfig, TrueRuns
 from federation.simulated.draws import draw_below, happens
+from federation.simulated.gauge import Gauge
 from federation.simulated.provider import Order, Provider, Rental
 
 OVER = frozenset({SeenPhase.FINISHED, SeenPhase.FAILED, SeenPhase.LOST, SeenPhase.ENDED})
@@ -43,6 +44,7 @@ class Due(IntEnum):
     NODE_DIES = 6
     NODE_LEAVES = 7
     MEMBERS_LEAVE = 8
+    MEASURE = 9
 
 
 class Kind(IntEnum):
@@ -51,6 +53,7 @@ class Kind(IntEnum):
     GANG = 0
     NODE = 1
     ORDER = 2
+    GAUGE = 3
 
 
 # Before Python 3.12, naming a member of an enum costs more than a dictionary access; these are on the way of each job.
@@ -90,6 +93,8 @@ class GangRecord:
     """(role, ordinal) of all that hold room -> node."""
     wanted: frozenset[tuple[str, int]] = frozenset()
     """Those of them that are to stay; asked for membership only."""
+    gauge: Gauge | None = None
+    """For a service that is measured."""
 
 
 @dataclass(slots=True)
@@ -117,17 +122,20 @@ class Changes(NamedTuple):
     gangs: list[GangRecord]
     nodes: list[NodeRecord]
     orders: list[Order]
+    gauges: list[tuple[str, Gauge]]
+    """Of gangs that were measured, by name."""
 
 
 class SimulatedCluster:
     """One cluster in virtual time. ``now_ms`` never goes back; an earlier instant is answered as of the latest."""
 
-    def __init__(self, spec: ClusterSpec, config: SimulatedConfig, runs: TrueRuns) -> None:
+    def __init__(self, spec: ClusterSpec, config: SimulatedConfig, runs: TrueRuns, loads: Loads | None = None) -> None:
         """Raises :class:`~federation.port.BadConfig`: two nodes with one name, or a death of an unknown node."""
         self._name = spec.name
         self._config = config
         self._seed = config.seed
         self._runs = runs
+        self._loads = loads
         self._provider = Provider(spec.name, spec.offers, config.provider.billing_ms)
         self._gangs: dict[str, GangRecord] = {}
         self._nodes: dict[str, NodeRecord] = {}
@@ -233,12 +241,15 @@ class SimulatedCluster:
         self._shown = end
         if after is None or not self._journal_start <= after <= end:
             nodes = [node for node in self._nodes.values() if not node.has_left]
-            return Changes(end, True, list(self._gangs.values()), nodes, list(self._provider.orders.values()))
+            known = [(name, gang.gauge) for name, gang in self._gangs.items() if gang.gauge is not None]
+            gauges = [(name, gauge) for name, gauge in known if gauge.is_read]
+            return Changes(end, True, list(self._gangs.values()), nodes, list(self._provider.orders.values()), gauges)
         del self._journal[: after - self._journal_start]
         self._journal_start = after
         gangs: list[GangRecord] = []
         nodes = []
         orders: list[Order] = []
+        gauges = []
         fresh = self._journal if len(self._journal) == 1 else dict.fromkeys(self._journal)
         for kind, name in fresh:
             if kind is _GANG:
@@ -247,9 +258,11 @@ class SimulatedCluster:
                     gangs.append(record)
             elif kind is _NODE:
                 nodes.append(self._nodes[name])
-            else:
+            elif kind is Kind.ORDER:
                 orders.append(self._provider.orders[name])
-        return Changes(end, False, gangs, nodes, orders)
+            elif (record := self._gangs.get(name)) is not None and record.gauge is not None:
+                gauges.append((name, record.gauge))
+        return Changes(end, False, gangs, nodes, orders, gauges)
 
     def request(self, wanted: CapacityWanted, now_ms: int) -> None:
         """Order nodes; an order that is known is left alone. Raises as :meth:`launch` does."""
@@ -359,7 +372,7 @@ class SimulatedCluster:
         if due is Due.MEMBERS_LEAVE:
             resized = self._gangs.get(name)
             return resized is not None and resized.phase not in OVER and resized.revision == number
-        if due <= Due.START:
+        if due <= Due.START or due is Due.MEASURE:
             gang = self._gangs.get(name)
             return gang is not None and gang.stamp == number
         if due in (Due.NODE_JOINS, Due.ORDER_FAILS):
@@ -391,6 +404,8 @@ class SimulatedCluster:
                 self._lose_node(name, at_ms, leaves=True)
             case Due.MEMBERS_LEAVE:
                 self._members_leave(self._gangs[name])
+            case Due.MEASURE:
+                self._measure(self._gangs[name], at_ms)
 
     def _start(self, record: GangRecord, at_ms: int) -> None:
         runtime_ms, outcome = self._runs(record.job)
@@ -400,6 +415,17 @@ class SimulatedCluster:
         if runtime_ms is not None:
             heapq.heappush(self._due, (at_ms + runtime_ms, Due.FINISH, record.name, record.stamp))
         self._journal.append((_GANG, record.name))
+        load = self._loads(record.job) if self._loads is not None else None
+        if load is not None:
+            record.gauge = Gauge(load, at_ms)
+            heapq.heappush(self._due, (at_ms + load.every_ms, Due.MEASURE, record.name, record.stamp))
+
+    def _measure(self, record: GangRecord, at_ms: int) -> None:
+        """Those who are being stopped answer no more."""
+        assert record.gauge is not None, f"{record.name} is not measured"
+        record.gauge.read(at_ms, len(record.wanted) or len(record.members))
+        heapq.heappush(self._due, (at_ms + record.gauge.load.every_ms, Due.MEASURE, record.name, record.stamp))
+        self._journal.append((Kind.GAUGE, record.name))
 
     def _members_leave(self, record: GangRecord) -> None:
         record.members = {member: node for member, node in record.members.items() if member in record.wanted}

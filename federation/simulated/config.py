@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from controlplane.domain.clusters import NodeShape
 from controlplane.domain.events import LeasePhase
+from controlplane.domain.loads import ServiceLoad
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import PPM, Millis, Name
 from controlplane.domain.topology import DomainNames
@@ -143,6 +144,11 @@ class TrueRun(NamedTuple):
 
 TrueRuns = Callable[[int], tuple[int | None, LeasePhase]]
 """Job id -> :class:`TrueRun` (or a plain pair). Asked once per launch, with no effect."""
+
+
+Loads = Callable[[int], ServiceLoad | None]
+"""Job id -> how its service is used; ``None`` for what is no service, or one that nobody measures. Asked as
+:data:`TrueRuns` is."""
 
 
 def parse_config(cluster: str, config: Mapping[str, object]) -> SimulatedConfig:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from controlplane.domain.events import MemberName
-from federation.port import ClusterView, SeenCapacity, SeenCapacityPhase, SeenLease, SeenNode, WantedLease
+from federation.port import (
+    ClusterView,
+    SeenCapacity,
+    SeenCapacityPhase,
+    SeenLease,
+    SeenNode,
+    SeenSignal,
+    WantedLease,
+)
 from federation.simulated.client import Changes, Gang, GangRecord, NodeRecord
+from federation.simulated.gauge import Gauge
 from federation.simulated.provider import Order
 
 
@@ -29,6 +38,11 @@ def seen_node(record: NodeRecord) -> SeenNode:
     )
 
 
+def seen_signal(lease: str, gauge: Gauge) -> SeenSignal:
+    """What a gauge last showed."""
+    return SeenSignal(lease, gauge.read_ms, gauge.p99_ms, gauge.queue_depth)
+
+
 def seen_capacity(order: Order, charged_micro_usd: int) -> SeenCapacity:
     """An order in a view. The charge is shown when it is final."""
     final = charged_micro_usd if order.phase is SeenCapacityPhase.RELEASED else 0
@@ -43,4 +57,5 @@ def view_of(changes: Changes, charges: dict[str, int]) -> ClusterView:
         tuple(map(seen_lease, changes.gangs)),
         tuple(map(seen_node, changes.nodes)),
         tuple([seen_capacity(order, charges[order.request]) for order in changes.orders]),
+        tuple([seen_signal(name, gauge) for name, gauge in changes.gauges]),
     )

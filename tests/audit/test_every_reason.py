@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from controlplane.audit.why import why
-from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, Site
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, Site, WarmPool
 from controlplane.domain.events import (
     BudgetConfigured,
     ClusterConfigured,
@@ -19,10 +19,12 @@ from controlplane.domain.events import (
     NodeObserved,
     PolicyActivated,
     QueueConfigured,
+    ServiceObserved,
+    WarmPoolConfigured,
 )
 from controlplane.domain.queues import QueueSpec, Quota
 from controlplane.domain.reasons import Reason
-from controlplane.domain.workloads import JobSpec
+from controlplane.domain.workloads import JobSpec, Role, ServiceSpec
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.policy.bundle import load_bundle
 from controlplane.runtime.plane import ControlPlane
@@ -217,6 +219,13 @@ def reserved() -> tuple[Place, int]:
     return site, site.submit(job(2, name="second", estimate_ms=2 * HOUR))
 
 
+def held_warm() -> tuple[Place, int]:
+    site = Place(a=gpus(8))
+    site.queue()
+    site.tell(WarmPoolConfigured(spec=WarmPool(name="spare", cluster=HOME, flavor="a100", blocks=3, gpus=2)))
+    return site, site.submit(job(4))
+
+
 def behind_head() -> tuple[Place, int]:
     site = Place(one_rule("overtaking", "match:\n  - output: '[]'"), a=gpus(8))
     site.queue()
@@ -277,6 +286,7 @@ CASES = {
     Reason.RESERVED: Case(
         "kept for a job that goes first", "an estimate that ends before the reserved start", reserved
     ),
+    Reason.HELD_WARM: Case("held warm for services", "a smaller warm pool", held_warm),
     Reason.BEHIND_HEAD: Case("who goes before it waits", "the start of the job in front", behind_head),
     Reason.CAPACITY: Case("what is free does not hold", "2 GPUs more free on a", capacity),
     Reason.ROOM_PROMISED: Case("room is promised to it", "the end of what stands in the way", room_promised),
@@ -284,8 +294,30 @@ CASES = {
 }
 
 
+OF_REPLICAS = {Reason.TAKE_LIMIT}
+"""For which a service that runs lacks replicas, and no job waits."""
+
+
+def test_why_tells_why_a_service_lacks_replicas() -> None:
+    rules = one_rule("service.replicas", "match:\n  - output: '3'")
+    rules["bundle.yaml"] += "  preemption.allow: [allow.yaml]\n  service.take: [take.yaml]\n"
+    rules["allow.yaml"] = "name: allow\npoint: preemption.allow\nrule:\n  match:\n    - output: \"['queue']\"\n"
+    rules["take.yaml"] = "name: take\npoint: service.take\nrule:\n  match:\n    - output: '1000'\n"
+    site = Place(rules, a=gpus(4))
+    site.queue()
+    site.submit(job(2))
+    role = Role(count=3, min_count=1, gpus=2)
+    chat = site.submit(JobSpec(name="chat", queue="team", roles=(role,), priority=9, service=ServiceSpec()))
+    lease = site.plane.state.jobs[chat].lease or ""
+    site.tell(ServiceObserved(cluster=HOME, lease=lease, observed_ms=site.now_ms, p99_ms=900))
+    site.go_on()
+    account = why(site.log, chat)
+    [line] = [line for line in account.sentences() if "lacks 2 replicas: take-limit: " in line]
+    assert line.endswith("no room is free, and the rules let it take no more from others, by take.yaml:5")
+
+
 def test_there_is_a_case_for_every_reason() -> None:
-    assert set(CASES) == set(Reason)
+    assert {*CASES, *OF_REPLICAS} == set(Reason)
 
 
 @pytest.mark.parametrize("reason", list(CASES), ids=lambda reason: reason.slug)

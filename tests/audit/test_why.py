@@ -190,3 +190,16 @@ def test_every_term_is_told() -> None:
         "1 h 00 min to run, 1.0 s to stop, 4 jobs of its array at once"
     )
     assert given(GangTerms()) == "the terms that it asked for"
+
+
+def test_room_that_is_held_warm_is_named_with_its_pool() -> None:
+    core = one_node()
+    core.pool("spare", 3, gpus=2, queue="team")
+    core.cycle(0)
+    blocked = core.submit(job(4))
+    core.cycle(1)
+    watch = watched(core, blocked)
+    assert watch.refusal is not None
+    assert watch.refusal.reason is Reason.HELD_WARM
+    assert "Warm pool spare holds 6 GPUs on a for services of queue team." in tell(watch)
+    assert smallest_change(watch) == "a smaller warm pool, or room that no pool holds"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState, Offer, Site
+from controlplane.domain.clusters import Budget, ClusterSpec, NodeShape, NodeState, Offer, Site, WarmPool
 from controlplane.domain.events import (
     BudgetConfigured,
     CapacityObserved,
@@ -24,9 +24,12 @@ from controlplane.domain.events import (
     LeaseGranted,
     LeaseObserved,
     LeasePhase,
+    MemberName,
     NodeObserved,
     QueueConfigured,
+    ServiceObserved,
     Ticked,
+    WarmPoolConfigured,
 )
 from controlplane.domain.queues import QueueSpec, Quota
 from controlplane.domain.workloads import JobSpec, Role
@@ -118,6 +121,43 @@ class Core:
     def finish(self, job: int) -> None:
         """The lease of a job ran and is over."""
         self.report(self.lease_of(job), LeasePhase.RUNNING, LeasePhase.FINISHED)
+
+    def resized(self, job: int) -> None:
+        """The cluster carried out what was decided about the members of a gang."""
+        lease = self.state.leases[self.lease_of(job)]
+        self.tell(
+            LeaseObserved(
+                cluster=lease.cluster,
+                lease=lease.id,
+                phase=LeasePhase.RESIZED,
+                observed_ms=self.state.now_ms,
+                revision=lease.revision,
+                members=tuple(MemberName(role=seat.role, ordinal=seat.ordinal) for seat in lease.staying()),
+            )
+        )
+
+    def settle(self) -> None:
+        """Every cluster carried out all that was decided."""
+        for lease in list(self.state.leases.values()):
+            if lease.revoked is not None:
+                self.report(lease.id, LeasePhase.ENDED)
+            elif any(seat.leaving for seat in lease.seats):
+                self.resized(lease.job.id)
+
+    def signal(
+        self, job: int, p99_ms: int | None = None, *, queue_depth: int | None = None, at_ms: int | None = None
+    ) -> None:
+        """An agent reports how a service does."""
+        lease = self.lease_of(job)
+        observed_ms = self.state.now_ms if at_ms is None else at_ms
+        self.tell(
+            ServiceObserved(cluster=HOME, lease=lease, observed_ms=observed_ms, p99_ms=p99_ms, queue_depth=queue_depth)
+        )
+
+    def pool(self, name: str, blocks: int, *, gpus: int = 1, flavor: str = "a100", queue: str | None = None) -> None:
+        """Configure a warm pool at home."""
+        spec = WarmPool(name=name, cluster=HOME, flavor=flavor, blocks=blocks, gpus=gpus, queue=queue)
+        self.tell(WarmPoolConfigured(spec=spec))
 
     def cloud(self, *offers: Offer, idle_release_ms: int = 600_000) -> None:
         """A cloud cluster with offers."""

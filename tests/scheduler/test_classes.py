@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.domain.topology import Level, TopologyRequest
-from controlplane.domain.workloads import JobSpec, Role
+from controlplane.domain.workloads import JobSpec, Role, ServiceSpec
 from controlplane.scheduler.state import State
 
 ROLE: dict[str, object] = {
@@ -45,6 +45,7 @@ JOB: dict[str, object] = {
     "array": "sweep",
     "max_running": 1,
     "topology": TopologyRequest(required=Level.RACK),
+    "service": ServiceSpec(),
 }
 
 

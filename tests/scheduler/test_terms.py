@@ -23,7 +23,7 @@ from controlplane.domain.events import (
 )
 from controlplane.domain.reasons import Reason
 from controlplane.domain.topology import Arrangement, Level, TopologyRequest
-from controlplane.domain.workloads import GangTerms, JobSpec, Role
+from controlplane.domain.workloads import GangTerms, JobSpec, Role, ServiceSpec
 from controlplane.scheduler import terms
 from controlplane.scheduler.facts import JobFacts, QueueFacts
 from controlplane.scheduler.rules import Answer
@@ -134,6 +134,13 @@ def test_only_jobs_of_an_array_have_a_ceiling_of_it() -> None:
     given = GangTerms(max_running=2)
     assert given.applied(job(1)).max_running is None
     assert given.applied(job(1, array="a", max_running=7)).max_running == 2
+
+
+def test_a_service_has_no_time_limit() -> None:
+    asked = elastic(1, 3, service=ServiceSpec())
+    given = GangTerms(time_limit_ms=MINUTE, min_members=2).applied(asked)
+    assert (given.time_limit_ms, given.roles[0].least) == (None, 2)
+    assert GangTerms(time_limit_ms=MINUTE).applied(asked) is asked
 
 
 @pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"hold_ms": 0}, {"min_members": 0}, {"topology_required": "x"}])

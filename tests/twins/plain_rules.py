@@ -17,6 +17,7 @@ from controlplane.scheduler.facts import (
     OfferFacts,
     QueueFacts,
     RoleFacts,
+    ServiceFacts,
     ShortageFacts,
     VictimFacts,
 )
@@ -54,6 +55,9 @@ class PlainRules:
     may_order_backfill: bool = False
     backfill_order_reads: frozenset[str] = frozenset({"job.submitted_ms"})
     order_backfill: Callable[[JobFacts], Sequence[int]] = lambda job: (job.submitted_ms,)
+    may_scale: bool = False
+    replicas: Callable[[ServiceFacts, int], int | None] = lambda service, now: None
+    take: Callable[[ServiceFacts], int] = lambda service: 0
     burst_reads: frozenset[str] = frozenset({"now"})
     scoring_reads: frozenset[str] = frozenset({"after.cpu_free_milli", "after.gpu_free_milli"})
     scoring_field: str | None = None
@@ -108,6 +112,14 @@ class PlainRules:
 
     def overtaking(self, job: JobFacts, queue: QueueFacts, now_ms: int) -> Answer[Sequence[str]]:
         return Answer(self.may_pass(job, queue))
+
+    def service_replicas(
+        self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int
+    ) -> Answer[int | None]:
+        return Answer(self.replicas(service, now_ms))
+
+    def service_take(self, job: JobFacts, service: ServiceFacts, queue: QueueFacts, now_ms: int) -> Answer[int]:
+        return Answer(self.take(service))
 
     def burst(
         self,

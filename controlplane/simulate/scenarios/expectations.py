@@ -20,6 +20,7 @@ from controlplane.domain.events import (
     JobRefused,
     JobsWaiting,
     LeaseGranted,
+    LeaseGrown,
     LeaseObserved,
     LeasePhase,
     LeaseRevoked,
@@ -27,10 +28,11 @@ from controlplane.domain.events import (
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    ServiceScaled,
 )
 from controlplane.domain.quantities import share_ppb
 from controlplane.domain.reasons import Reason
-from controlplane.scheduler.state import Job, RequestPhase
+from controlplane.scheduler.state import TAKEN, Job, RequestPhase
 from controlplane.simulate.scenarios.given import as_list, as_map
 from controlplane.simulate.scenarios.narration import Narration, job_of, waits
 from controlplane.simulate.scenarios.stage import Stage
@@ -424,7 +426,37 @@ class Expectations:
                 promises[self._stage.names[event.job]] = sorted(victims)
             elif isinstance(event, PromiseReleased | LeaseGranted):
                 promises.pop(self._stage.names[event.job], None)
+            elif isinstance(event, LeaseGrown) and event.cause == TAKEN:
+                promises.pop(self._stage.names[job_of(event.lease)], None)
         return {name: sorted(as_list(jobs), key=str) for name, jobs in as_map(given).items()}, promises
+
+    # --- services ----------------------------------------------------------------------------------------------------
+
+    def _wanted(self, given: object) -> tuple[object, object]:
+        """Service -> how many replicas it is to have."""
+        expected = as_map(given)
+        wanted = {lease.job.id: lease.service for lease in self._stage.plane.state.services.values()}
+        served = {name: wanted.get(self._stage.job(name)) for name in expected}
+        return expected, {name: one.wanted if one is not None else "none" for name, one in served.items()}
+
+    def _lacks(self, given: object) -> tuple[object, object]:
+        """Service that has fewer replicas than it is to have -> why, as last recorded."""
+        found: dict[str, object] = {}
+        for lease in self._stage.plane.state.services.values():
+            if lease.service is not None and len(lease.staying()) < lease.service.wanted:
+                reason = lease.service.recorded_reason
+                found[self._stage.names[lease.job.id]] = Reason(reason).slug if reason else "not said"
+        return as_map(given), found
+
+    def _scaled(self, given: object) -> tuple[object, object]:
+        """Service -> how often it was to have another number of replicas."""
+        changed = [event.job for event in self._events(ServiceScaled)]
+        return given, {name: changed.count(self._stage.job(name)) for name in as_map(given)}
+
+    def _warm(self, given: object) -> tuple[object, object]:
+        """Warm pool -> how many blocks it holds."""
+        pools = self._stage.plane.state.pools
+        return given, {name: len(pool.blocks) for name, pool in pools.items()}
 
 
 def _group(name: str) -> str:

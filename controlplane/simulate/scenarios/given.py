@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.domain.clusters import Budget, NodeShape
+from controlplane.domain.clusters import Budget, NodeShape, WarmPool
+from controlplane.domain.loads import LoadPoint, ServiceLoad
 from controlplane.domain.model import Model
 from controlplane.domain.quantities import MILLI, Name
 from controlplane.domain.queues import QueueSpec
@@ -42,6 +43,8 @@ class PlannedJob:
     fails: bool
     after: dict[str, list[str]] = field(default_factory=dict)
     """``after_ok`` or ``after_any`` -> names of jobs."""
+    load: ServiceLoad | None = None
+    """How a service is used, where its cluster measures that."""
 
 
 def as_map(plain: object, where: str = "", known: Sequence[str] | None = None) -> Plain:
@@ -128,6 +131,35 @@ def budget(name: str, body: Plain) -> Budget:
     return Budget.model_validate({"name": name, "limit_micro_usd": limit, "window_ms": window, **body})
 
 
+def pool(name: str, body: Plain) -> WarmPool:
+    """``{cluster: home, flavor: a100, blocks: 2, gpus: 1, queue: team}``."""
+    return WarmPool.model_validate({"name": name, **body})
+
+
+_LOAD = ("latency", "replica", "curve", "every", "period")
+_SERVICE = ("class", "objective", "stale_after")
+
+
+def load(name: str, body: Plain) -> ServiceLoad:
+    """``{latency: 100ms, replica: 10, curve: {0s: 5, 10m: 60}, every: 15s, period: 1d}``; rates are requests per
+    second."""
+    if not {"latency", "replica", "curve"} <= body.keys():
+        raise BadStory(f"{name}: write it like {{latency: 100ms, replica: 10, curve: {{0s: 5, 10m: 60}}}}")
+    points = [
+        LoadPoint(at_ms=milliseconds(at), rate_milli=milli(rate)) for at, rate in as_map(body["curve"], "curve").items()
+    ]
+    times = {"every": "every_ms", "latency": "latency_ms", "period": "period_ms"}
+    given: Plain = {key: milliseconds(body[word]) for word, key in times.items() if word in body}
+    return ServiceLoad.model_validate({"curve": tuple(points), "replica_rate_milli": milli(body["replica"]), **given})
+
+
+def service(body: Plain) -> Plain:
+    """``{class: interactive, objective: 500ms, stale_after: 1m}``."""
+    times = {"objective": "objective_ms", "stale_after": "stale_after_ms"}
+    given: Plain = {key: milliseconds(body[word]) for word, key in times.items() if word in body}
+    return {**given, "latency_class": body["class"]} if "class" in body else given
+
+
 _ROLE: dict[str, tuple[str, Callable[[object], object]]] = {
     "gang": ("count", lambda value: value),
     "members": ("count", lambda value: value),
@@ -169,6 +201,7 @@ def jobs(name: str, body: Plain) -> list[PlannedJob]:
     fails = body.pop("fails", False) is True
     words: tuple[str, ...] = ("after_ok", "after_any")
     after = {word: [str(one) for one in as_list(body.pop(word))] for word in words if word in body}
+    used = load(f"load of {name}", as_map(body.pop("load"), f"load of {name}", _LOAD)) if "load" in body else None
     names = [name]
     if copies is not None:
         names = [f"{name}-{number}" for number in range(1, whole(copies, f"copies of {name}", MAX_JOBS) + 1)]
@@ -176,6 +209,10 @@ def jobs(name: str, body: Plain) -> list[PlannedJob]:
     for word, (key, convert) in _JOB.items():
         if word in body:
             fields[key] = convert(body.pop(word))
+    if "service" in body:
+        fields["service"] = service(as_map(body.pop("service"), f"service of {name}", _SERVICE))
+    if used is not None and "service" not in fields:
+        raise BadStory(f"load of {name}: only services have one; say service, or leave it out")
     given = body.pop("roles", None)
     if given is not None:
         fields["roles"] = [_role(role, as_map(text, role)) for role, text in as_map(given, "roles").items()]
@@ -183,7 +220,7 @@ def jobs(name: str, body: Plain) -> list[PlannedJob]:
         fields["roles"] = [_role("main", body)]
     fields.update(body)
     spec = JobSpec.model_validate({"name": _Named(name=name).name, **fields})
-    return [PlannedJob(one, spec.model_copy(update={"name": one}), runs_ms, fails, after) for one in names]
+    return [PlannedJob(one, spec.model_copy(update={"name": one}), runs_ms, fails, after, used) for one in names]
 
 
 def _role(name: str, body: Plain) -> Plain:

@@ -27,6 +27,10 @@ from controlplane.domain.events import (
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    ServiceScaled,
+    ServiceShort,
+    WarmPoolConfigured,
+    WarmPoolsHeld,
 )
 from controlplane.domain.reasons import Reason
 from controlplane.simulate.scenarios.stage import Stage
@@ -65,6 +69,8 @@ class Narration:
                 return f"queue {event.spec.name} is configured"
             case ClusterConfigured():
                 return f"cluster {event.spec.name} is configured"
+            case WarmPoolConfigured():
+                return f"warm pool {event.spec.name} is configured"
             case NodeObserved() if len(self._stage.story.nodes) <= 20:
                 return f"node {event.node} is {event.state.value}"
             case LeaseGranted():
@@ -120,6 +126,21 @@ class Narration:
                 who = self._job(job_of(event.lease))
                 return f"{who} shrinks by {len(event.members)}: {event.cause}{_by(event.rule)}"
             case _:
+                return self._service(event)
+
+    def _service(self, event: Event) -> str:
+        match event:
+            case ServiceScaled():
+                who = self._job(event.job)
+                return f"{who} has {event.replicas} replicas and is to have {event.wanted}{_by(event.rule)}"
+            case ServiceShort():
+                return f"{self._job(event.job)} lacks {event.missing} replicas: {Reason(event.reason).slug}"
+            case WarmPoolsHeld():
+                held = (
+                    f"{pool.pool} holds {_nodes([b.node for b in pool.blocks]) or 'nothing'}" for pool in event.pools
+                )
+                return f"warm pool {'; '.join(held)}"
+            case _:
                 return "" if event.TYPE in _UNTOLD else f"{event.TYPE} {event.model_dump_json(exclude_defaults=True)}"
 
 
@@ -130,7 +151,14 @@ def waits(name: str, event: JobsWaiting, alike: int = 0) -> str:
     return f"{who}: {f'{Reason(event.reason).slug} {short}'.rstrip()}{_by(event.rule)}"
 
 
-_UNTOLD = ("ticked/1", "cycle_decided/1", "policy_activated/1", "budget_configured/1", "node_observed/1")
+_UNTOLD = (
+    "ticked/1",
+    "cycle_decided/1",
+    "policy_activated/1",
+    "budget_configured/1",
+    "node_observed/1",
+    "service_observed/1",
+)
 
 
 def _by(rule: str | None) -> str:

@@ -26,7 +26,10 @@ from controlplane.domain.events import (
     LeasePhase,
     NodeObserved,
     QueueConfigured,
+    ServiceObserved,
+    WarmPoolConfigured,
 )
+from controlplane.domain.loads import ServiceLoad
 from controlplane.domain.workloads import JobSpec
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.runtime.agents import ClusterAgent, find_agents
@@ -45,7 +48,7 @@ from controlplane.simulate.scenarios.story import (
     Story,
     Submit,
 )
-from controlplane.simulate.scenarios.words import BadStory, micro_usd, placed
+from controlplane.simulate.scenarios.words import BadStory, micro_usd, milliseconds, placed
 
 K = TypeVar("K", bound=StrEnum)
 ROUNDS = 16
@@ -74,6 +77,7 @@ class Stage:
         self.names: dict[int, str] = {}
         self.now_ms = 0
         self._runs: dict[int, tuple[int | None, LeasePhase]] = {}
+        self._loads: dict[int, ServiceLoad] = {}
         self._agents = [] if story.is_scripted else self._open_agents()
         self._outbox = Outbox(self._agents)
         self._reports: list[tuple[Event, str]] = []
@@ -159,7 +163,7 @@ class Stage:
         for cluster in self.story.clusters:
             config = {**self.story.configs[cluster.name], **self._deaths(cluster.name)}
             try:
-                agents.append(open_agent(cluster, config, runs=lambda job: self._runs[job]))
+                agents.append(open_agent(cluster, config, runs=lambda job: self._runs[job], loads=self._loads.get))
             except ValueError as error:
                 raise BadStory(str(error), self.story.places.get(f"cluster {cluster.name}")) from error
         return agents
@@ -181,6 +185,7 @@ class Stage:
         events.extend((ClusterConfigured(spec=cluster), OPERATOR) for cluster in story.clusters)
         events.extend((QueueConfigured(spec=spec), OPERATOR) for spec in story.queues)
         events.extend((BudgetConfigured(spec=spec), OPERATOR) for spec in story.budgets)
+        events.extend((WarmPoolConfigured(spec=spec), OPERATOR) for spec in story.pools)
         if story.history is not None:
             events.append((HistoryConfigured(spec=story.history), OPERATOR))
         if story.is_scripted:
@@ -215,6 +220,8 @@ class Stage:
             id_ = self.plane.state.position + 1 + before + place
             phase = LeasePhase.FAILED if job.fails else LeasePhase.FINISHED
             self.jobs[job.name], self.names[id_], self._runs[id_] = id_, job.name, (job.runs_ms, phase)
+            if job.load is not None:
+                self._loads[id_] = job.load
         return [(JobSubmitted(spec=self._spec(job), submitted_ms=self.now_ms), job.spec.user) for job in planned]
 
     def _spec(self, job: PlannedJob) -> JobSpec:
@@ -233,6 +240,7 @@ class Stage:
     def _configured(self, deed: Configure) -> list[Event]:
         events: list[Event] = [QueueConfigured(spec=spec) for spec in deed.queues]
         events.extend(BudgetConfigured(spec=spec) for spec in deed.budgets)
+        events.extend(WarmPoolConfigured(spec=spec) for spec in deed.pools)
         if deed.policy is not None:
             policy = replace(deed.policy, name=deed.policy.name or self.story.policy.name)
             events.append(activation(bundle_of(policy, self._bundles)))
@@ -247,10 +255,12 @@ class Stage:
             lost.append((_node(name, body, NodeState.LOST), str(body["cluster"])))
         return lost
 
-    def _report(self, told: Plain) -> LeaseObserved | NodeObserved | CapacityObserved:
-        """What an agent reports: of a job's lease, a node, or a request for capacity."""
+    def _report(self, told: Plain) -> LeaseObserved | NodeObserved | CapacityObserved | ServiceObserved:
+        """What an agent reports: of a job's lease, a service, a node, or a request for capacity."""
         if "job" in told:
             return self._lease_report(told)
+        if "service" in told:
+            return self._service_report(told)
         return self._node_report(told) if "node" in told else self._capacity_report(told)
 
     def _lease_report(self, told: Plain) -> LeaseObserved:
@@ -261,6 +271,20 @@ class Stage:
         cluster = held.cluster if held is not None else self._first_cluster()
         phase = _one_of(LeasePhase, told.get("is"))
         return LeaseObserved(cluster=cluster, lease=lease, phase=phase, observed_ms=self.now_ms)
+
+    def _service_report(self, told: Plain) -> ServiceObserved:
+        id_ = self.job(told["service"])
+        lease = self.plane.state.leases.get(f"j{id_}.{max(1, self._attempts(id_))}")
+        seen = {"p99_ms": told.get("p99"), "objective_ms": told.get("objective")}
+        return ServiceObserved.model_validate(
+            {
+                "cluster": lease.cluster if lease is not None else self._first_cluster(),
+                "lease": f"j{id_}.{max(1, self._attempts(id_))}",
+                "observed_ms": milliseconds(told["seen_at"]) if "seen_at" in told else self.now_ms,
+                "queue_depth": told.get("queue"),
+                **{key: milliseconds(text) for key, text in seen.items() if text is not None},
+            }
+        )
 
     def _first_cluster(self) -> str:
         if not self.story.clusters:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from controlplane.domain.clusters import Budget, ClusterSpec
+from controlplane.domain.clusters import Budget, ClusterSpec, WarmPool
 from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.policy.documents import plain_value
 from controlplane.policy.yamltext import Node, normalise, parse_yaml
@@ -25,6 +25,7 @@ from controlplane.simulate.scenarios.given import (
     jobs,
     node_shape,
     offer,
+    pool,
     queue,
 )
 from controlplane.simulate.scenarios.words import BadStory, milliseconds, placed, whole
@@ -33,7 +34,18 @@ T = TypeVar("T")
 At = tuple[int, int]
 """Line and column, counted from 1."""
 _TOP = ("story", "scenario", "why", "given", "when", "then")
-_GIVEN = ("policy", "params", "rules", "clusters", "queues", "budgets", "history", "agents", "tick")
+_GIVEN = (
+    "policy",
+    "params",
+    "rules",
+    "clusters",
+    "queues",
+    "budgets",
+    "history",
+    "warm_pools",
+    "agents",
+    "tick",
+)
 AGENTS = ("simulated", "scripted")
 EXPECTED = (
     "running",
@@ -62,6 +74,10 @@ EXPECTED = (
     "faults",
     "reserved",
     "promised",
+    "wanted",
+    "lacks",
+    "scaled",
+    "warm",
 )
 """The words of ``then``; ``because`` goes with them."""
 
@@ -99,6 +115,7 @@ class Configure:
 
     queues: tuple[QueueSpec, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    pools: tuple[WarmPool, ...] = ()
     policy: Policy | None = None
 
 
@@ -153,6 +170,7 @@ class Story:
     queues: list[QueueSpec] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
     history: HistorySpec | None = None
+    pools: list[WarmPool] = field(default_factory=list)
     is_scripted: bool = False
     tick_ms: int = 1_000
     when: list[Happening] = field(default_factory=list)
@@ -214,6 +232,7 @@ class _Reading:
         story.clusters.extend(_each(given.get("clusters"), "clusters", self._cluster))
         story.queues.extend(_each(given.get("queues"), "queues", queue))
         story.budgets.extend(_each(given.get("budgets"), "budgets", budget))
+        story.pools.extend(_each(given.get("warm_pools"), "warm_pools", self._pool))
         for word, node in given.items():
             with placed(node):
                 self._set(word, plain_value(node))
@@ -259,6 +278,12 @@ class _Reading:
         site = body.pop("site", "cloud" if offers else "home")
         self.story.configs[name] = {**config, "nodes": groups}
         return ClusterSpec.model_validate({"name": name, "site": site, "offers": offers, **body})
+
+    def _pool(self, name: str, body: Plain) -> WarmPool:
+        spec = pool(name, body)
+        if all(cluster.name != spec.cluster for cluster in self.story.clusters):
+            raise BadStory(f"warm pool {name}: no cluster is called {spec.cluster}")
+        return spec
 
     def _nodes(self, cluster: str, prefix: str, body: Plain) -> list[Plain]:
         """A name alone is one node; with a ``count`` it stands in front of the numbers."""
@@ -328,12 +353,13 @@ class _Reading:
         return Cancel(names)
 
     def _configure(self, node: Node) -> Configure:
-        parts = _parts(node, "configure", ("queues", "budgets", "policy", "params", "rules"))
+        parts = _parts(node, "configure", ("queues", "budgets", "warm_pools", "policy", "params", "rules"))
         queues = tuple(_each(parts.get("queues"), "queues", queue))
         self._check_parents(queues, parts.get("queues"))
         rules = {word: plain_value(part) for word, part in parts.items() if word in ("policy", "params", "rules")}
         budgets = tuple(_each(parts.get("budgets"), "budgets", budget))
-        return Configure(queues, budgets, _policy(rules) if rules else None)
+        pools = tuple(_each(parts.get("warm_pools"), "warm_pools", self._pool))
+        return Configure(queues, budgets, pools, _policy(rules) if rules else None)
 
     def _lose(self, node: Node) -> Lose:
         plain = plain_value(node)
@@ -348,9 +374,9 @@ class _Reading:
         for report in reports:
             if "node" in report:
                 self._reported.add(str(report["node"]))
-            if not {"job", "node", "capacity_for"} & report.keys():
-                raise BadStory("observe: a report is about a job, a node, or capacity_for a job")
-            for word in ("job", "capacity_for"):
+            if not {"job", "node", "capacity_for", "service"} & report.keys():
+                raise BadStory("observe: a report is about a job, a service, a node, or capacity_for a job")
+            for word in ("job", "service", "capacity_for"):
                 if word in report and str(report[word]) not in self.story.jobs:
                     raise BadStory(f"observe: no job before is called {report[word]}")
         return Observe(tuple(reports))
