@@ -216,6 +216,8 @@ _POINT_OF = {
     "overtaking": "overtaking",
     "burst": "burst",
     "gang": "gang",
+    "service_replicas": "service.replicas",
+    "service_take": "service.take",
 }
 """Question of the port -> decision point."""
 
