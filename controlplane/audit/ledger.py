@@ -31,6 +31,7 @@ from controlplane.domain.events import (
     LeaseRevoked,
     LeaseShrunk,
     NodeObserved,
+    ShadowDecided,
 )
 from controlplane.domain.ids import LeaseId, NodeId, job_of_lease
 from controlplane.domain.quantities import GPU, MILLI, cost_micro_usd
@@ -166,6 +167,8 @@ class Ledger:
             case CycleDecided():
                 self.cycles += 1
                 self.faults.update(dict.fromkeys(event.faults))
+                return
+            case ShadowDecided():  # another bundle's
                 return
             case LeaseGranted():
                 self._granted(state, event, at_ms)

@@ -252,6 +252,8 @@ _COMPARISONS = frozenset(["_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"])
 _ARITHMETIC = frozenset(["_+_", "_-_", "_*_", "_/_", "_%_", "-_", "_[_]"])
 _FUNCTIONS = frozenset(["size", "startsWith", "endsWith", "contains", "matches", "string", "int", "bool"])
 _PORTABLE = _LOGIC | _COMPARISONS | _ARITHMETIC | _FUNCTIONS
+_WRITTEN = {"math.@min": "math.least", "math.@max": "math.greatest"}
+"""Functions that are not written as the engine calls them."""
 _TYPE = re.compile(r"(?:list<|map<string, )*(?:bool|int|double|string|null|dyn|tidegate\.\w+)>*")
 _ESCAPE = re.compile(r"\\[^nrt\\'\"]")
 _PLAIN_REGEX = re.compile(r"[^\\(\[$]*")
@@ -298,7 +300,7 @@ def _is_portable_type(spelled: str) -> bool:
 def _of_call(node: Tree) -> Iterator[str]:
     name, arguments = node.name, node.children
     if name not in _PORTABLE:
-        yield f"it uses {name.removeprefix('@')}(), which the engines do not have alike"
+        yield f"it uses {_WRITTEN.get(name, name.removeprefix('@'))}(), which the engines do not have alike"
     elif name in _ROUNDING and any(child.type == "double" for child in arguments):
         yield "it divides or converts a double"
     elif name == "matches" and not _is_plain_regex(arguments[-1]):
