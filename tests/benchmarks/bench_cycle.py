@@ -1,6 +1,6 @@
 """Cycles over long queues: what one costs cold and warm, how cost grows, how much memory, and how fair it comes out.
 
-    python -m tests.benchmarks.bench_cycle [--only cold,curve,memory,fair] [--large] [--json]
+    python -m tests.benchmarks.bench_cycle [--only cold,curve,memory,fair,reclaim] [--large] [--json]
 
 - ``cold``: one cycle over 1,000 nodes, 10 queues and 320,000 queued jobs, by a core that has seen none of them (what
   Armada's authors report for one round of that size on a laptop is 1.3 seconds); then a cycle when a hundred jobs ended
@@ -9,6 +9,9 @@
 - ``memory``: 10,000 nodes and a million queued jobs, in a process of its own. Only with ``--large``: it takes minutes.
 - ``fair``: 50 queues in a tree of three levels on a saturated cluster: by how much each queue's use, averaged over time
   once warmed up, departs from its entitled share.
+
+- ``reclaim``: 1,000 nodes full of 8,000 borrowing jobs of one GPU; the owner of the quota comes with one job of a GPU,
+  then with gangs of 8, 64 and 500 nodes (KAI reports 76 seconds for a reclaim on 1,000 nodes). The cycle that evicts.
 
 Jobs ask for what those of a research cluster ask for; which job asks what is drawn from a fixed seed. A job that ends
 is submitted again, so that no queue runs dry. Only the core runs: state, fold and decide, under ``policies/default``.
@@ -29,9 +32,9 @@ from fractions import Fraction
 from itertools import islice
 
 from controlplane.domain.clusters import NodeShape
-from controlplane.domain.events import JobSubmitted, LeaseGranted
+from controlplane.domain.events import JobSubmitted, LeaseGranted, LeaseRevoked
 from controlplane.domain.quantities import GPU, MILLI
-from controlplane.domain.queues import QueueSpec
+from controlplane.domain.queues import QueueSpec, Quota
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.intake.draw import Draw
 from controlplane.intake.traces import TraceNode
@@ -47,7 +50,7 @@ from tests.benchmarks.machine import (
     peak_bytes,
 )
 
-PARTS = ("cold", "curve", "memory", "fair")
+PARTS = ("cold", "curve", "memory", "fair", "reclaim")
 BUNDLE = "default"
 GPUS = 8
 SIZES = (1, 1, 1, 2, 2, 4, 8)
@@ -58,6 +61,7 @@ STEP_MS = 10_000
 
 COLD_FLOOR_S = 1.3
 WARM_FLOOR_S = 0.020
+RECLAIM_FLOOR_S = 0.5
 MEMORY_FLOOR_BYTES = 4 * 10**9
 FAIR_FLOOR_PPM = 10_000
 """One per cent of the cluster, and one job's size besides."""
@@ -219,6 +223,38 @@ def fairness(nodes: int = 250, warm_up: int = 150, cycles: int = 400, changed: i
 # --- the answer -------------------------------------------------------------------------------------------------------
 
 
+# --- reclaim ----------------------------------------------------------------------------------------------------------
+
+
+def reclaim(nodes: int = 1_000, gangs: Sequence[tuple[int, int]] = ((1, 1), (8, 8), (64, 8), (500, 8))) -> list[Json]:
+    """The cycle in which the owner of half of the cluster takes some back from who borrowed all of it, for a gang of so
+    many members with so many GPUs."""
+    return [_reclaimed(nodes, members, gpus) for members, gpus in gangs]
+
+
+def _reclaimed(nodes: int, members: int, gpus: int) -> Json:
+    half = {"any": {GPU: Quota(nominal=nodes * GPUS * MILLI // 2)}}
+    queues = [
+        QueueSpec(name="company"),
+        QueueSpec(name="owner", parent="company", quotas=half),
+        QueueSpec(name="borrower", parent="company", quotas=half),
+    ]
+    core = CoreAlone(rules_of(BUNDLE), queues, nodes_of(nodes))
+    one = JobSpec(name="small", queue="borrower", roles=(Role(cpu_milli=1_000, gpus=1),))
+    for _ in range(nodes * GPUS):
+        core.fold(JobSubmitted(spec=one, submitted_ms=0))
+    core.cycle(STEP_MS)
+    running = len(core.state.leases)
+    gang = Role(count=members, cpu_milli=1_000 * gpus, gpus=gpus)
+    core.fold(JobSubmitted(spec=JobSpec(name="gang", queue="owner", roles=(gang,)), submitted_ms=STEP_MS))
+    gc.collect()
+    start = time.process_time()
+    decisions = core.cycle(2 * STEP_MS).decisions
+    spent = time.process_time() - start
+    evicted = sum(isinstance(decision.event, LeaseRevoked) for decision in decisions)
+    return {"running": running, "members": members, "gpus": gpus, "evicted": evicted, "reclaim_s": round(spent, 4)}
+
+
 def measure(parts: Sequence[str] = PARTS, *, large: bool = False) -> Json:
     """All figures of the parts asked for."""
     answer: Json = {"machine": machine()}
@@ -230,6 +266,8 @@ def measure(parts: Sequence[str] = PARTS, *, large: bool = False) -> Json:
         answer["memory"] = in_process_of_its_own(10_000, 10, 1_000_000)
     if "fair" in parts:
         answer["fair"] = fairness()
+    if "reclaim" in parts:
+        answer["reclaim"] = reclaim()
     answer["missed"] = missed(answer)
     return answer
 
@@ -247,6 +285,13 @@ def missed(answer: Json) -> list[str]:
         sentences.append(f"memory: {memory['peak_bytes'] / 1e9:.2f} GB, the floor is {MEMORY_FLOOR_BYTES / 1e9:g} GB")
     if isinstance(fair, dict) and fair["worst_ppm"] >= FAIR_FLOOR_PPM + fair["largest_job_ppm"]:
         sentences.append(f"fairness: {fair['worst_queue']} is {fair['worst_ppm']:,} ppm from its share")
+    reclaimed = answer.get("reclaim")
+    for row in reclaimed if isinstance(reclaimed, list) else []:
+        if row["evicted"] != row["members"] * row["gpus"]:
+            sentences.append(f"reclaim: {row['evicted']} were evicted for {row['members']} x {row['gpus']} GPUs")
+        elif row["reclaim_s"] >= RECLAIM_FLOOR_S:
+            took = f"{row['reclaim_s']:.2f} s for {row['members']} x {row['gpus']} GPUs"
+            sentences.append(f"reclaim: {took}, the floor is {RECLAIM_FLOOR_S:g} s")
     return sentences
 
 
@@ -267,6 +312,12 @@ def sentences(answer: Json) -> str:
             f"{fair['worst_ppm']:,} ({fair['worst_queue']}); one job is up to {fair['largest_job_ppm']:,} ppm; "
             f"{fair['utilisation_ppm'] / 10_000:.1f}% in use"
         )
+    reclaimed = answer.get("reclaim")
+    lines += [
+        f"reclaim  {row['members']:3} x {row['gpus']} GPUs, {row['running']:,} possible victims: "
+        f"{row['evicted']:,} evicted, {1_000 * row['reclaim_s']:.0f} ms"
+        for row in (reclaimed if isinstance(reclaimed, list) else [])
+    ]
     short = answer["missed"]
     if isinstance(short, list):
         lines += [f"missed   {sentence}" for sentence in short] or ["every floor was reached"]
