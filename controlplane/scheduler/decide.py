@@ -476,7 +476,9 @@ class _Cycle:
         answer = self._rules.overtaking(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
-        kept_back = self._turns.keep_back(lambda other: ("queue" if other is queue else "others") in answer.value)
+        kept_back = self._turns.keep_back(
+            lambda other: ("queue" if other is queue else "others") in answer.value, in_order=not self._is_first_core
+        )
         self._refused.extend((group, Refusal(Reason.BEHIND_HEAD, rule=answer.rule)) for group in kept_back)
 
     # --- 5 -----------------------------------------------------------------------------------------------------------
