@@ -131,6 +131,10 @@ class AskedRules:
         return self._noted("ordering.backfill", (job, queue, now_ms), answer)
 
     @property
+    def preemption_victim_reads(self) -> frozenset[str]:
+        return self._rules.preemption_victim_reads
+
+    @property
     def may_give_terms(self) -> bool:
         return self._rules.may_give_terms
 

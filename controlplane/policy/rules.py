@@ -756,6 +756,10 @@ class BundleRules:
         ask = self._allow
         return ask((job, queue, shortage)) if ask is not None else _NOBODY
 
+    @property
+    def preemption_victim_reads(self) -> frozenset[str]:
+        return self._reads.get("preemption.victim", frozenset({"victim.unsaved_ms", "victim.gpus_milli"}))
+
     def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
         ask = self._victim
         return ask((preemptor, victim)) if ask is not None else Answer(victim.unsaved_ms * victim.gpus_milli)

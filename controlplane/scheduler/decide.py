@@ -476,7 +476,9 @@ class _Cycle:
         answer = self._rules.overtaking(job.facts(), self._draft.queue_facts(queue, 0), self._state.now_ms)
         if answer.fault is not None:
             self._agenda.faults[answer.fault] = None
-        kept_back = self._turns.keep_back(lambda other: ("queue" if other is queue else "others") in answer.value)
+        kept_back = self._turns.keep_back(
+            lambda other: ("queue" if other is queue else "others") in answer.value, in_order=not self._is_first_core
+        )
         self._refused.extend((group, Refusal(Reason.BEHIND_HEAD, rule=answer.rule)) for group in kept_back)
 
     # --- 5 -----------------------------------------------------------------------------------------------------------
@@ -499,12 +501,17 @@ class _Cycle:
 
     def _room_refusal(self, job: Job, queue: QueueNode, group: Group, needs: tuple[Need, ...]) -> Refusal | None:
         remembered = group.refusal_at(self._state, self._kept)
-        if remembered is not None:
+        if remembered is not None and (self._is_first_core or self._still_says_why(job, queue, needs, remembered)):
             return remembered
         refusal = self._does_not_fit(job, queue, needs)
         if refusal is not None and self._agenda.is_lasting(needs) and not self._warm.is_fleeting(refusal.reason):
             group.remember(self._state, self._kept(), refusal)
         return refusal
+
+    def _still_says_why(self, job: Job, queue: QueueNode, needs: tuple[Need, ...], refusal: Refusal) -> bool:
+        """Room that was free, but kept from the job, may have been taken meanwhile by those for whom it is kept or who
+        do not delay them. (Core 1 did not look, so that a plane that was started anew said otherwise.)"""
+        return refusal.reason is not Reason.RESERVED or self._would_fit(job, queue, needs, self._mask(job))
 
     def _kept(self) -> Kept:
         """What is kept for others so far."""

@@ -319,12 +319,13 @@ def can_sit(kind: Kind, amounts: Amounts, gpus: tuple[int, ...]) -> bool:
         index = gpu_of(spot)
         if index >= len(gpu_free) or gpu_free[index] < milli:
             return False
-        gpu_free[index] -= milli
         if slices:
             taken = slices_taken(kind.build, amounts, spot)
-            if slices[index] & taken:
-                return False
+            is_in_parts = slices[index] == 0 and gpu_free[index] < MILLI
+            if slices[index] & taken or (slices[index] if taken == 0 else is_in_parts):
+                return False  # what is cut is not shared in parts as well, nor the other way round
             slices[index] |= taken
+        gpu_free[index] -= milli
     other = dict(kind.other_free) if amounts.other else {}
     return all(other.get(name, 0) >= amount for name, amount in amounts.other)
 

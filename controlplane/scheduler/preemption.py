@@ -7,12 +7,12 @@ Rules say who may evict whom, and what an eviction costs. Before anybody is evic
 above the minimum, the last that came first, are candidates of their own in front of all others, with the cost of their
 gang.
 
-The search: candidates in the order of (cost, newest, id); the shortest prefix whose removal lets the gang start, by
-doubling and bisection; of the prefix those that sit where the gang would, or whose quota it needs; each of these is
-put back if the gang still starts with it, the costliest first (as Kueue's ``fillBackWorkloads`` does). Two jobs
-cannot evict each other in turn: by priority only downwards, by quota only from who is above nominal to who stays
-within, by share only while the victim's queue still has at least the share of the preemptor's afterwards; and across
-these, nobody takes the room of whom it was evicted for.
+The search: candidates in the order of (cost, newest, id), no more of them looked at than are needed; the shortest
+prefix whose removal lets the gang start, by doubling and bisection; of the prefix those that sit where the gang would,
+or whose quota it needs; each of these is put back if the gang still starts with it, the costliest first (as Kueue's
+``fillBackWorkloads`` does). Two jobs cannot evict each other in turn: by priority only downwards, by quota only from
+who is above nominal to who stays within, by share only while the victim's queue still has at least the share of the
+preemptor's afterwards; and across these, nobody takes the room of whom it was evicted for.
 
 Who reclaims must end within its nominal quota; less urgent gangs of its own queue may go for that, too. If nothing
 comes of it, the search is made once more without reclaim, on borrowed quota (as Kueue's ``classical`` preemptor does).
@@ -21,8 +21,8 @@ comes of it, the search is made once more without reclaim, on borrowed quota (as
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.quantities import GPU
@@ -30,16 +30,20 @@ from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
-from controlplane.scheduler.facts import ShortageFacts, VictimFacts
+from controlplane.scheduler.facts import JobFacts, ShortageFacts, VictimFacts
 from controlplane.scheduler.needs import Need
 from controlplane.scheduler.occupants import Occupant, occupant_of
 from controlplane.scheduler.packing import Mask, Packer
 from controlplane.scheduler.quota import QueueNode, available, borrowed
-from controlplane.scheduler.rules import Rules
+from controlplane.scheduler.rules import Answer, Rules
 from controlplane.scheduler.state import Job, Lease, Seat, State
 from controlplane.scheduler.verdicts import Refusal
 
 HOUR_MS = 3_600_000
+_PER_JOB = frozenset({"preemptor.id", "preemptor.name", "preemptor.submitted_ms", "preemptor.attempts"})
+"""What alike jobs do not share; asked for membership only, as the following."""
+_WITHIN_A_CYCLE = frozenset({"victim.is_borrowing", "victim.queue_weighted_share_ppb"})
+"""What this very cycle changes."""
 MAX_MOVES = 16
 """Victims for which the gang is tried elsewhere, so that they may stay."""
 RECLAIM = "reclaim"
@@ -149,6 +153,12 @@ class Preemption:
         self.over_quota = over_quota
         self._by_queue: dict[str, list[Lease]] | None = None
         """Leases by queue, the least urgent first."""
+        reads = rules.preemption_victim_reads
+        self._is_shared = not reads & _PER_JOB
+        self._is_steady = not reads & _WITHIN_A_CYCLE
+        self._reads_id = "victim.id" in reads
+        self._known: dict[tuple[int, tuple[str, ...], bool], list[Candidate]] = {}
+        """(class of jobs, or job, scopes, within nominal) -> candidates in their order."""
         self._taken: set[str] = set()
         """Leases that are on their way out already; asked for membership only."""
         self.may_wait = True
@@ -160,6 +170,7 @@ class Preemption:
     def shrink(self, lease: Lease, member: Seat) -> None:
         """The member is told to leave: it is nobody's victim any more."""
         self._leaving.add((lease.id, member.role, member.ordinal))
+        self._known.clear()
 
     def staying(self, lease: Lease) -> list[Seat]:
         """The members of a lease that nobody has told to leave, in the order in which they came."""
@@ -214,10 +225,8 @@ class Preemption:
         """A plan in which no more has to leave than may; failing that, one without its largest victim, and so on."""
         too_large: list[tuple[str, int | None]] = []
         for _ in range(MAX_LIMITED):
-            search = _Search(self, demand, stays_within=stays_within)
-            candidates = self._candidates(demand, scopes, stays_within)
-            accepted = search.acceptable([one for one in candidates if one.name not in too_large])
-            plan = search.run(accepted, rule) if accepted else None
+            candidates = self._candidates(demand, scopes, stays_within, too_large)
+            plan = _Search(self, demand, candidates, stays_within=stays_within).run(rule)
             if plan is None or demand.limit_milli is None:
                 return plan
             leaving = [*plan.victims, *plan.shrunk]
@@ -242,21 +251,36 @@ class Preemption:
 
     # --- candidates --------------------------------------------------------------------------------------------------
 
-    def _candidates(self, demand: Demand, scopes: list[str], is_within: bool) -> list[Candidate]:
+    def _candidates(
+        self, demand: Demand, scopes: list[str], is_within: bool, left_out: Sequence[tuple[str, int | None]]
+    ) -> Iterator[Candidate]:
+        """Whom the job may evict, in order, those left out whom this cycle evicts already. Jobs that are alike in all
+        that the rules read share the list, as long as nothing that the rules read changes within the cycle."""
+        job = demand.job
+        key = (job.cls.index if self._is_shared else -job.id, tuple(scopes), is_within)
+        known = self._known.get(key) if self._is_steady and demand.limit_milli is None else None
+        if known is None:
+            known = self._known[key] = self._ranked(demand, scopes, is_within)
+        return (
+            one
+            for one in known
+            if one.lease.id not in self._taken and one.lease.job.id not in job.evicted_for and one.name not in left_out
+        )
+
+    def _ranked(self, demand: Demand, scopes: list[str], is_within: bool) -> list[Candidate]:
         job, queue, limit_milli = demand.job, demand.queue, demand.limit_milli
         facts = job.facts()
         found: list[Candidate] = []
+        costs: dict[tuple[object, ...], Answer[int | None]] = {}
         for lease in self._within_reach(job, queue, scopes, is_within):
-            if lease.revoked is not None or lease.id in self._taken or lease.job.id in job.evicted_for:
+            if lease.revoked is not None or lease.id in self._taken:
                 continue
             if limit_milli is not None and lease.service is not None:
                 continue
             scope = self._scope(job, queue, lease, scopes, is_within)
             if scope is None:
                 continue
-            answer = self._rules.preemption_victim(facts, self._victim_facts(lease, scope))
-            if answer.fault is not None:
-                self._agenda.faults[answer.fault] = None
+            answer = self._cost(facts, lease, scope, costs)
             if answer.value is None:
                 continue
             if lease.job.cls.is_elastic:
@@ -267,6 +291,20 @@ class Preemption:
         if limit_milli is not None:
             found = [candidate for candidate in found if candidate.gpus_milli <= limit_milli]
         return sorted(found, key=lambda candidate: candidate.rank)
+
+    def _cost(
+        self, facts: JobFacts, lease: Lease, scope: str, costs: dict[tuple[object, ...], Answer[int | None]]
+    ) -> Answer[int | None]:
+        """What the rules say of a victim. Alike gangs that were placed together and never moved are alike to them."""
+        job = lease.job
+        is_apart = self._reads_id or job.cls.is_elastic or job.evicted
+        key = (lease.id,) if is_apart else (job.cls.index, lease.granted_ms, scope)
+        answer = costs.get(key)
+        if answer is None:
+            answer = costs[key] = self._rules.preemption_victim(facts, self._victim_facts(lease, scope))
+            if answer.fault is not None:
+                self._agenda.faults[answer.fault] = None
+        return answer
 
     def _parts(self, lease: Lease, cost: int, scope: str, rule: str | None) -> Iterator[Candidate]:
         """An elastic lease: each member that it can do without, the last that came first; then the rest of it."""
@@ -362,7 +400,13 @@ class Preemption:
 class _Search:
     """The search for one job."""
 
-    def __init__(self, preemption: Preemption, demand: Demand, *, stays_within: bool) -> None:
+    def __init__(
+        self, preemption: Preemption, demand: Demand, candidates: Iterator[Candidate], *, stays_within: bool
+    ) -> None:
+        self._candidates = candidates
+        """Those that were not looked at yet, in order."""
+        self._accepted: list[Candidate] = []
+        """Those that would be evicted one after the other, each seen with those before it already gone."""
         self._of = preemption
         self._draft = preemption.draft
         self._demand = demand
@@ -374,21 +418,22 @@ class _Search:
 
     # --- who gives anything back -------------------------------------------------------------------------------------
 
-    def acceptable(self, candidates: list[Candidate]) -> list[Candidate]:
-        """The candidates that would be evicted one after the other, each seen with those before it already gone."""
-        accepted: list[Candidate] = []
-        for candidate in candidates:
-            if candidate.scope in (RECLAIM, BORROWERS) and not self._is_above_nominal(candidate):
-                continue
-            if candidate.scope == SURPLUS and not self._may_take_surplus(candidate):
-                continue
-            if candidate.scope == "fair-share" and not self._has_larger_share(candidate):
-                continue
-            self._draft.evict(candidate.occupant, rooms=False)
-            accepted.append(candidate)
-        for candidate in reversed(accepted):
-            self._draft.readmit(candidate.occupant, rooms=False)
-        return accepted
+    def _accept_next(self) -> bool:
+        """Find the next one that may be evicted when all that were accepted are gone; whether there is one."""
+        for candidate in self._candidates:
+            match candidate.scope:
+                case "reclaim" | "borrowers":
+                    is_given = self._is_above_nominal(candidate)
+                case "surplus":
+                    is_given = self._may_take_surplus(candidate)
+                case "fair-share":
+                    is_given = self._has_larger_share(candidate)
+                case _:
+                    is_given = True
+            if is_given:
+                self._accepted.append(candidate)
+                return True
+        return False
 
     def _is_above_nominal(self, candidate: Candidate) -> bool:
         """Whether the victim's queue, and what it belongs to up to what it shares with the preemptor's, uses more than
@@ -425,28 +470,29 @@ class _Search:
 
     # --- the shortest prefix -----------------------------------------------------------------------------------------
 
-    def run(self, accepted: list[Candidate], rule: str | None) -> Plan | None:
-        """Bisect, then leave out whoever is not in the way."""
+    def run(self, rule: str | None) -> Plan | None:
+        """Double, bisect, then leave out whoever is not in the way."""
         try:
-            low, high = 1, 1
-            while not self._starts(accepted, high):
-                if high == len(accepted):
-                    return None
-                low, high = high + 1, min(2 * high, len(accepted))
+            low, high = 1, self._go_to(1)
+            while low <= high and not self._starts():
+                low, high = high + 1, self._go_to(2 * high)
+            if low > high:
+                return None
             while low < high:
-                middle = (low + high) // 2
-                if self._starts(accepted, middle):
+                middle = self._go_to((low + high) // 2)
+                if self._starts():
                     high = middle
                 else:
                     low = middle + 1
-            plan = self._prune(accepted, low, rule)
+            self._go_to(low)
+            plan = self._prune(rule)
             is_any = plan is not None and (plan.victims or plan.shrunk or not self._of.may_wait)
             return plan if is_any else None
         finally:
-            self._go_to(accepted, 0)
+            self._go_to(0)
 
-    def _starts(self, accepted: list[Candidate], count: int) -> bool:
-        self._go_to(accepted, count)
+    def _starts(self) -> bool:
+        """Whether the gang has a place, with those gone who are out now."""
         seats = self._place()
         if seats is None:
             return False
@@ -462,13 +508,13 @@ class _Search:
             return None
         return seats
 
-    def _prune(self, accepted: list[Candidate], count: int, rule: str | None) -> Plan | None:
-        self._go_to(accepted, count)
+    def _prune(self, rule: str | None) -> Plan | None:
         seats = self._place()
         if seats is None:
             return None
+        out = self._accepted[: self._out]
         kept: list[Candidate] = []
-        for candidate in reversed(accepted[:count]):
+        for candidate in reversed(out):
             if not self._draft.has_room(candidate.occupant):
                 kept.append(candidate)
                 continue
@@ -478,8 +524,9 @@ class _Search:
                 kept.append(candidate)
         seats = self._spare_by_moving(kept, seats)
         self._draft.stand_up(self._queue, seats)
-        for candidate in accepted[:count]:
-            if candidate not in kept:
+        spared = {id(candidate) for candidate in out} - {id(candidate) for candidate in kept}
+        for candidate in out:
+            if id(candidate) in spared:
                 self._draft.evict(candidate.occupant)
         kept.reverse()
         return self._planned(kept, seats, rule)
@@ -492,19 +539,24 @@ class _Search:
             moved = self._place()
             if moved is None:
                 self._draft.evict(candidate.occupant)
-                moved = self._place()
-                assert moved is not None, "the gang fitted when this was tried before"
+                moved = self._place() or self._seated_as_before(seats)
             else:
                 kept.remove(candidate)
             seats = moved
         return seats
 
+    def _seated_as_before(self, seats: list[DraftSeat]) -> list[DraftSeat]:
+        """Onto the very seats that were found with more of the others gone: of several roles, or under quota by flavor,
+        the packer may not find them again."""
+        at = tuple((seat.row, seat.need.ask_on(seat.kind_before), seat.gpus, seat.flavor) for seat in seats)
+        self._draft.readmit(Occupant(self._queue, at))
+        return seats
+
     def _planned(self, kept: list[Candidate], seats: list[DraftSeat], rule: str | None) -> Plan:
         """Whoever is evicted leaves with all of its members, those that could have been spared included."""
-        victims = [candidate for candidate in kept if candidate.member is None]
+        whole = [candidate for candidate in kept if candidate.member is None]
+        victims = [replace(candidate, occupant=self._of.occupant(candidate.lease)) for candidate in whole]
         evicted = [candidate.lease for candidate in victims]
-        for candidate in victims:
-            candidate.occupant = self._of.occupant(candidate.lease)
         shrunk = [candidate for candidate in kept if candidate.member is not None and candidate.lease not in evicted]
         shrunk.sort(key=lambda candidate: (candidate.lease.number, candidate.number))
         return Plan(victims, seats, rule, shrunk)
@@ -521,13 +573,15 @@ class _Search:
 
     # --- in and out --------------------------------------------------------------------------------------------------
 
-    def _go_to(self, accepted: list[Candidate], count: int) -> None:
-        while self._out < count:
-            self._draft.evict(accepted[self._out].occupant)
+    def _go_to(self, count: int) -> int:
+        """Let so many of them be out of the draft, or all if there are fewer; how many are."""
+        while self._out < count and (self._out < len(self._accepted) or self._accept_next()):
+            self._draft.evict(self._accepted[self._out].occupant)
             self._out += 1
         while self._out > count:
             self._out -= 1
-            self._draft.readmit(accepted[self._out].occupant)
+            self._draft.readmit(self._accepted[self._out].occupant)
+        return self._out
 
 
 def _top(queue: QueueNode) -> QueueNode:

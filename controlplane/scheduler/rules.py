@@ -154,6 +154,11 @@ class Rules(Protocol):
         members above the minimum of elastic gangs, whatever their priority: of its own queue, and of queues above their
         nominal quota or without one). Default: nobody."""
 
+    @property
+    def preemption_victim_reads(self) -> frozenset[str]:
+        """Paths that ``preemption.victim`` depends on. If none is of what this very job or cycle is like, jobs share
+        what was found about their victims."""
+
     def preemption_victim(self, preemptor: JobFacts, victim: VictimFacts) -> Answer[int | None]:
         """What an eviction costs, lower first; ``None`` protects. Default: GPU-milliseconds of unsaved work."""
 

@@ -143,13 +143,14 @@ class Turns:
         """Whether the group is in the line of its queue."""
         return any(turn.group is group for turn in self._heaps.get(group.queue.index, ()))
 
-    def keep_back(self, spared: Callable[[QueueNode], bool]) -> list[Group]:
-        """Take all groups out of their lines, except those of queues that are spared."""
+    def keep_back(self, spared: Callable[[QueueNode], bool], *, in_order: bool = True) -> list[Group]:
+        """Take all groups out of their lines, except those of queues that are spared. They are given in the order of
+        their first jobs; core 1 gave them as they lay, which depends on how long the plane has been running."""
         kept_back: list[Group] = []
         for index, heap in self._heaps.items():
             queue = self._tree.nodes[index]
             if heap and not spared(queue):
-                kept_back.extend(turn.group for turn in heap)
+                kept_back.extend(turn.group for turn in (sorted(heap) if in_order else heap))
                 heap.clear()
                 self._end_if_empty(queue, heap)
         return kept_back

@@ -25,6 +25,11 @@ SCENARIOS = HERE.parent / "scenarios"
 STORIES = (
     HERE / "worlds" / "small-company.yaml",
     HERE / "worlds" / "an-offer-that-fails.yaml",
+    HERE / "worlds" / "elastic-gangs.yaml",
+    HERE / "worlds" / "parts-and-instances.yaml",
+    HERE / "worlds" / "near-each-other.yaml",
+    HERE / "worlds" / "promised-room.yaml",
+    HERE / "worlds" / "one-after-another.yaml",
     SCENARIOS / "b3-victims-in-one-rack.yaml",
     SCENARIOS / "b5-a-node-under-a-gang-dies-and-returns.yaml",
     SCENARIOS / "e4-mig-a-slice-in-the-wrong-place.yaml",

@@ -13,7 +13,8 @@ from controlplane.audit import folding
 from controlplane.audit.canonical import payload_fault
 from controlplane.audit.replay import Divergence, replay
 from controlplane.domain.codec import decode
-from controlplane.domain.events import CycleDecided, LeaseObserved, PolicyActivated, Ticked
+from controlplane.domain.events import CycleDecided, JobsWaiting, LeaseObserved, PolicyActivated, Ticked
+from controlplane.domain.reasons import Reason
 from controlplane.domain.version import CORE, FIRST_CORE
 from controlplane.eventlog.file import FileLog
 from controlplane.eventlog.port import Record
@@ -41,6 +42,36 @@ def divergence_of(path: Path) -> Divergence:
 def test_there_are_golden_logs_of_this_core() -> None:
     assert LONG in GOOD
     assert len(records_of(LONG)) >= 300
+
+
+def shown(story: str) -> set[str]:
+    """What a golden log of this core decides, in words: types of events, causes and reasons of waiting."""
+    words: set[str] = set()
+    for record in records_of(GOLDEN / f"core-{CORE}" / f"{story}.jsonl"):
+        event = decode(record.type, record.payload)
+        words.add(record.type.partition("/")[0])
+        words.update(str(value) for name, value in event if name in ("cause", "outcome"))
+        if isinstance(event, JobsWaiting):
+            words.add(Reason(event.reason).slug)
+        words.update("slices" for member in getattr(event, "members", ()) if getattr(member, "slices", ()))
+    return words
+
+
+@pytest.mark.parametrize(
+    ("story", "features"),
+    [
+        ("elastic-gangs", {"lease_grown", "lease_shrunk", "room_promised", "job_requeued", "failed"}),
+        ("parts-and-instances", {"slices", "room_promised", "preempted", "exceeds-every-node", "expired"}),
+        ("near-each-other", {"exceeds-topology", "topology", "reservation_made", "job_requeued"}),
+        (
+            "promised-room",
+            {"room_promised", "reclaimed", "preempted", "quota_over_promised", "capacity", "cancelled"},
+        ),
+        ("one-after-another", {"terms_given", "dependency", "array-full", "time-limit", "job_refused", "expired"}),
+    ],
+)
+def test_each_feature_has_a_golden_log_that_shows_it(story: str, features: set[str]) -> None:
+    assert features <= shown(story), f"{story} does not show {sorted(features - shown(story))}"
 
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: f"{path.parent.name}-{path.stem}")

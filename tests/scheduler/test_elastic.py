@@ -402,3 +402,17 @@ def test_quota_that_was_lowered_below_its_use_stops_no_member_that_asks_for_none
     core.node("b", gpus(0, cpu=1_000))
     core.cycle(2)
     assert [[member.role for member in event.members] for event in core.last(LeaseGrown)] == [["server"]]
+
+
+def test_a_gang_that_is_evicted_whole_is_taken_out_of_the_draft_once() -> None:
+    """Its members that could be spared were candidates of their own. What others find in the same cycle is what is
+    there, and not less by those members."""
+    core = preempting("queue")
+    core.queue("team", {"gpu": 8_000})
+    core.home(a=gpus(4), b=gpus(4, "T4"))
+    core.submit(elastic(2, 4))
+    core.cycle(1)
+    urgent, next_ = core.submit(job(4, priority=9, gpu_models=("A100",))), core.submit(job(4, gpu_models=("T4",)))
+    core.cycle(2)
+    assert [event.job for event in core.last(RoomPromised)] == [urgent]
+    assert core.placed() == [next_]

@@ -26,6 +26,7 @@ from controlplane.domain.mig import (
     geometry_of,
     gpus_of,
     slices_of,
+    spot,
     spots,
 )
 from controlplane.domain.quantities import MILLI
@@ -33,7 +34,8 @@ from controlplane.domain.reasons import Reason
 from controlplane.domain.workloads import JobSpec, Role
 from controlplane.scheduler import mig
 from controlplane.scheduler.decide import decide
-from tests.scheduler.core import GIB, HOME, Core, gpus
+from controlplane.scheduler.kinds import Build, KindTable, can_sit
+from tests.scheduler.core import GIB, HOME, Core, gpus, job
 from tests.twins.plain_rules import PlainRules
 
 
@@ -246,10 +248,10 @@ def misplaced() -> tuple[Core, int]:
     core = cluster(node=mig_node())
     small = [core.submit(mig_job("1g.5gb")) for _ in range(7)]
     core.cycle(1)
-    by_start = {places(core, job)[0][1]: job for job in small}
-    for start, job in by_start.items():
+    by_start = {places(core, id_)[0][1]: id_ for id_ in small}
+    for start, id_ in by_start.items():
         if start != 1:
-            core.finish(job)
+            core.finish(id_)
     large = core.submit(mig_job("4g.20gb"))
     core.cycle(2)
     return core, large
@@ -407,3 +409,58 @@ def test_room_for_an_instance_is_promised_and_its_slices_are_held_until_the_vict
     core.cycle(4)
     assert core.placed() == [urgent]
     assert places(core, urgent) == [(0, 0)]
+
+
+def parts_on_each_gpu() -> tuple[Core, list[int]]:
+    """Two GPUs that may be cut while they are idle, each with two parts of half a GPU, and a gang that wants both."""
+    core = Core(PlainRules(may_preempt=True, allow=lambda job, queue, shortage: ("queue",)))
+    core.queue("team")
+    core.home(node=mig_node(2, cut=False, repartition=True))
+    low = [core.submit(job(1, gpu_milli=500)) for _ in range(4)]
+    core.cycle(1)
+    return core, low
+
+
+def test_a_gpu_is_cut_only_once_all_who_share_it_in_parts_have_left() -> None:
+    """Half of each GPU would be enough by the count, but who is put back onto a GPU must not find it cut."""
+    core, low = parts_on_each_gpu()
+    urgent = core.submit(mig_job("1g.5gb+me", count=2, priority=5))
+    core.cycle(2)
+    [promise] = core.last(RoomPromised)
+    assert sorted(promise.victims) == sorted(f"j{id_}.1" for id_ in low)
+    for victim in promise.victims[:-1]:
+        core.report(victim, LeasePhase.ENDED)
+    core.cycle(3)
+    assert core.placed() == []
+    core.report(promise.victims[-1], LeasePhase.ENDED)
+    core.cycle(4)
+    assert core.placed() == [urgent]
+
+
+@pytest.mark.parametrize(
+    ("there", "comes", "can"),
+    [
+        ("part", "part", True),
+        ("part", "instance", False),
+        ("part", "whole", False),
+        ("instance", "instance", True),
+        ("instance", "part", False),
+        ("instance", "whole", False),
+        ("nobody", "part", True),
+        ("nobody", "instance", True),
+        ("nobody", "whole", True),
+    ],
+)
+def test_what_may_sit_beside_what_on_one_gpu(there: str, comes: str, can: bool) -> None:
+    table = KindTable()
+    build = Build.of("home", "a100", mig_node(repartition=True, cut=False), {}, is_open=True)
+    amounts = {
+        "part": (table.amounts(0, 0, 400, ()), (0,)),
+        "whole": (table.amounts(0, 0, 1_000, ()), (0,)),
+        "instance": (table.amounts(0, 0, 142, (), 0, "1g.5gb"), (spot(0, 2),)),
+    }
+    kind = table.empty(build)
+    if there != "nobody":
+        taken, at = amounts[there]
+        kind = table.take(kind, taken, at if there == "part" else (spot(0, 4),))
+    assert can_sit(table.kinds[kind], *amounts[comes]) is can

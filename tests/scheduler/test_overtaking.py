@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controlplane.domain.events import LeasePhase, LeaseRevoked
+from controlplane.domain.events import JobsWaiting, LeasePhase, LeaseRevoked
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.facts import JobFacts, QueueFacts
 from tests.scheduler.core import Core, gpus, job
@@ -155,3 +155,23 @@ def test_who_becomes_head_looks_for_victims_at_once() -> None:
     core.cancel(head)
     core.cycle(MINUTE + 1)
     assert [event.for_job for event in core.last(LeaseRevoked)] == [urgent]
+
+
+def test_who_is_kept_back_is_told_in_the_order_of_the_jobs_however_they_came_back() -> None:
+    """A plane that was started anew lines groups up in the order of their jobs, one that kept running in the order in
+    which they began to wait. (The core's own checks decide every cycle from a snapshot, too.)"""
+    core = Core(strict())
+    core.home(a=gpus(8))
+    core.queue("team")
+    jobs = [core.submit(job(1, cpu=number, max_attempts=9)) for number in range(3)]
+    core.submit(job(5))
+    core.cycle(0)
+    head = core.submit(job(6, priority=9))
+    core.cycle(1)
+    for id_ in reversed(jobs):
+        core.report(core.lease_of(id_), LeasePhase.FAILED)
+    core.cycle(2)
+    core.cycle(3)
+    behind = [event.head for event in core.last(JobsWaiting) if event.reason == Reason.BEHIND_HEAD]
+    assert behind == jobs
+    assert head not in behind

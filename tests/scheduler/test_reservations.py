@@ -168,3 +168,21 @@ def test_an_estimate_that_ends_beyond_all_instants_is_reserved_behind() -> None:
     blocked = core.submit(job(8, estimate_ms=MINUTE))
     core.cycle(2 * MINUTE)
     assert core.state.reservations[blocked].start_ms == MAX_MS
+
+
+def test_room_that_was_kept_from_a_job_and_is_taken_by_another_is_not_what_it_waits_for_any_more() -> None:
+    """What a cycle remembers of a refusal is what one that was started anew would find (the core's checks compare)."""
+    core = reserving()
+    core.home(a=gpus(8))
+    core.queue("team")
+    core.submit(job(6, estimate_ms=10 * MINUTE))
+    core.cycle(0)
+    core.submit(job(8, estimate_ms=MINUTE))
+    waits = core.submit(job(2))
+    core.cycle(MINUTE)
+    assert core.waiting()[waits].reason == Reason.RESERVED
+    brief = core.submit(job(2, estimate_ms=MINUTE))
+    core.cycle(MINUTE + 1)
+    assert core.placed() == [brief]
+    core.cycle(MINUTE + 2)
+    assert core.waiting()[waits].reason == Reason.CAPACITY

@@ -48,6 +48,7 @@ class PlainRules:
     may_reserve: bool = False
     borrow: Callable[[JobFacts, QueueFacts, CohortFacts], bool] = lambda job, queue, cohort: True
     allow: Callable[[JobFacts, QueueFacts, ShortageFacts], Sequence[str]] = lambda job, queue, shortage: ()
+    preemption_victim_reads: frozenset[str] = frozenset({"victim.unsaved_ms", "victim.gpus_milli"})
     victim: Callable[[JobFacts, VictimFacts], int | None] = lambda job, victim: victim.unsaved_ms * victim.gpus_milli
     depth: Callable[[JobFacts], int] = lambda job: 0
     may_block: bool = False
