@@ -162,6 +162,8 @@ class _Replay:
         """What the last tick's cycle decides and the log has not shown yet, last first."""
         self._tick = 0
         """The position of the last tick."""
+        self._core = KNOWN_CORES[0]
+        """The version that decided the last cycle."""
         self._failure: ShadowFailed | None = None
         """Of the last cycle's shadow, here."""
 
@@ -176,11 +178,19 @@ class _Replay:
         self.report.events += 1
         self.report.position, self.report.digest = record.position, record.digest
         if isinstance(event, Ticked) and self._verify:
+            self._check_core(record, core)
             self._tick = record.position
             began = self._state.began_waiting
             again = decide_again(self._state, self._rulebook, record.position, core=core)
             decided = self._cycles.beside(self._state, again.decisions, began, core)
             self._expected, self._failure = list(reversed(decided.decisions)), decided.failure
+
+    def _check_core(self, record: Record, core: str) -> None:
+        """A plane that was upgraded never decides as the version before it again."""
+        if KNOWN_CORES.index(core) < KNOWN_CORES.index(self._core):
+            what = f"the cycle of this tick says core version {core}, after cycles of version {self._core}"
+            raise _Diverged(Divergence(record.position, what))
+        self._core = core
 
     def _compare_snapshot(self, position: int) -> None:
         fault = self.snapshots.fault(self._state) if self.snapshots is not None else None

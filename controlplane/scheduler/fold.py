@@ -325,7 +325,7 @@ def _lease_revoked(state: State, event: LeaseRevoked) -> None:
 
 def _lease_observed(state: State, event: LeaseObserved) -> None:
     lease = state.leases.get(event.lease)
-    if lease is None:
+    if lease is None or lease.cluster != event.cluster:  # a cluster speaks for itself only
         return
     if event.phase is LeasePhase.LAUNCHING:
         return
@@ -547,7 +547,7 @@ def _reservation_released(state: State, event: ReservationReleased) -> None:
 
 def _service_observed(state: State, event: ServiceObserved) -> None:
     lease = state.services.get(event.lease)
-    if lease is None or lease.service is None:
+    if lease is None or lease.service is None or lease.cluster != event.cluster:
         return
     known = lease.service.signal
     if known is None or known.observed_ms < event.observed_ms:
@@ -662,7 +662,7 @@ def _capacity_requested(state: State, event: CapacityRequested) -> None:
 
 def _capacity_observed(state: State, event: CapacityObserved) -> None:
     request = state.requests.get(event.request)
-    if request is None:
+    if request is None or request.cluster != event.cluster:
         return
     offer = (request.cluster, request.offer)
     if event.phase is CapacityPhase.FAILED and request.phase is RequestPhase.ASKED:

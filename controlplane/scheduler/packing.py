@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.quantities import GPU
+from controlplane.domain.queues import ANY_FLAVOR
 from controlplane.domain.topology import TopologyRequest
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.draft import Draft, DraftSeat
@@ -130,7 +131,7 @@ class Packer:
         if not queue.limited:
             return []
         is_by_memory = any(need.ask.amounts.gpu_memory_bytes for need in needs)
-        return [key for key in queue.limited if key[0] != "any" or (is_by_memory and key[1] == GPU)]
+        return [key for key in queue.limited if key[0] != ANY_FLAVOR or (is_by_memory and key[1] == GPU)]
 
     def _place_one(
         self, job: int, need: Need, queue: QueueNode, flavored: list[Key], mask: Mask | None, ordinal: int = 0
@@ -230,6 +231,8 @@ class Packer:
         short = {
             key[0] for key in flavored if asked.get(key[1], 0) and self._draft.available(queue, key) < asked[key[1]]
         }
+        if ANY_FLAVOR in short:  # of a gang with parts by memory, whose size is known when it is placed
+            return np.zeros(len(self._flavor_of_row), dtype=np.bool_)
         allowed = np.fromiter((name not in short for name in self._flavors), dtype=np.bool_, count=len(self._flavors))
         by_row: Mask = allowed[self._flavor_of_row]
         if need.ask.amounts.gpu_memory_bytes:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from controlplane.domain.clusters import ClusterSpec, NodeState
 from controlplane.domain.codec import encode
-from controlplane.domain.events import ClusterConfigured, LeaseGranted, LeaseRevoked, ReservationMade
+from controlplane.domain.events import (
+    CapacityObserved,
+    CapacityPhase,
+    ClusterConfigured,
+    LeaseGranted,
+    LeaseObserved,
+    LeasePhase,
+    LeaseRevoked,
+    ReservationMade,
+)
 from controlplane.domain.ids import NodeId
 from controlplane.scheduler.snapshot import restore, take
-from tests.scheduler.core import HOME, Core, gpus, job
+from tests.scheduler.core import HOME, Core, gpus, job, offer
 from tests.twins.plain_rules import PlainRules
 
 OTHER = "other"
@@ -80,3 +89,29 @@ def test_where_names_are_unique_the_log_has_no_cluster() -> None:
     [made] = core.last(ReservationMade)
     assert b"cluster" not in encode(made)
     assert core.state.reservations[waits].nodes == (NodeId(HOME, "n1"),)
+
+
+def test_a_cluster_speaks_for_its_own_leases_only() -> None:
+    core = two_clusters("n1")
+    id_ = core.submit(job(2))
+    core.cycle(1)
+    lease = core.lease_of(id_)
+    assert core.state.leases[lease].cluster == HOME
+    core.tell(LeaseObserved(cluster=OTHER, lease=lease, phase=LeasePhase.FINISHED, observed_ms=1))
+    assert core.state.leases[lease].job.id == id_
+    core.tell(LeaseObserved(cluster=HOME, lease=lease, phase=LeasePhase.FINISHED, observed_ms=1))
+    assert lease not in core.state.leases
+
+
+def test_a_cluster_speaks_for_its_own_capacity_only() -> None:
+    core = Core(PlainRules(cost=lambda job, home, offer, now_ms: offer.cost_micro_usd))
+    core.home(n1=gpus(1))
+    core.cloud(offer("a", 1_000_000))
+    core.queue("team")
+    core.budget("money", 10**12)
+    core.submit(job(8))
+    core.cycle(MINUTE)
+    [request] = core.state.requests.values()
+    told = CapacityObserved(cluster=OTHER, request=request.id, phase=CapacityPhase.FAILED, observed_ms=1)
+    core.tell(told)
+    assert request.id in core.state.requests

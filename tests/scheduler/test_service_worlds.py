@@ -8,7 +8,7 @@ with every pool as full as it can be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -347,9 +347,15 @@ def the_bound_is_not_asked(patch: Patch) -> None:
 def services_leave_for_services(patch: Patch) -> None:
     candidates = Preemption._candidates
 
-    def unlimited(self: Preemption, demand: Demand, scopes: list[str], is_within: bool) -> list[Candidate]:
+    def unlimited(
+        self: Preemption,
+        demand: Demand,
+        scopes: list[str],
+        is_within: bool,
+        left_out: Sequence[tuple[str, int | None]],
+    ) -> Iterator[Candidate]:
         self._rules.victim = lambda job, victim: 0  # type: ignore[attr-defined]
-        return candidates(self, replace(demand, limit_milli=None), scopes, is_within)
+        return candidates(self, replace(demand, limit_milli=None), scopes, is_within, left_out)
 
     patch.setattr(Preemption, "_candidates", unlimited)
 

@@ -191,3 +191,23 @@ def test_half_a_gpu_is_half_a_gpu_however_it_is_asked(fields: dict[str, int]) ->
     core.cycle(1)
     assert core.placed() == jobs[:2]
     assert core.state.kinds.kinds[core.state.nodes[NodeId(HOME, "node")].kind].gpu_free == (0,)
+
+
+def test_a_part_by_memory_leaves_of_the_quota_what_it_does_not_take() -> None:
+    """A quota over all flavors, and a gang of a part in milli-GPU and a part whose size the node says: 874 here."""
+    shape = NodeShape(cpu_milli=64_000, memory_bytes=64 * GIB, gpus=1, gpu_model="T4", gpu_memory_bytes=16 * GIB)
+    spec = JobSpec(
+        name="g",
+        queue="team",
+        roles=(
+            Role(name="a", gpus=1, gpu_milli=400),
+            Role(name="b", gpus=1, gpu_memory_bytes=15_000_000_000),
+        ),
+    )
+    for nominal, fits in ((1_273, False), (1_274, True)):
+        core = Core()
+        core.home(n1=shape, n2=shape)
+        core.queue("team", {"gpu": nominal})
+        id_ = core.submit(spec)
+        core.cycle(1)
+        assert core.placed() == ([id_] if fits else [])
