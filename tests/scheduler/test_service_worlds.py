@@ -345,13 +345,13 @@ def the_bound_is_not_asked(patch: Patch) -> None:
 
 
 def services_leave_for_services(patch: Patch) -> None:
-    candidates = Preemption._candidates
+    ranked = Preemption._ranked
 
     def unlimited(self: Preemption, demand: Demand, scopes: list[str], is_within: bool) -> list[Candidate]:
         self._rules.victim = lambda job, victim: 0  # type: ignore[attr-defined]
-        return candidates(self, replace(demand, limit_milli=None), scopes, is_within)
+        return ranked(self, replace(demand, limit_milli=None), scopes, is_within)
 
-    patch.setattr(Preemption, "_candidates", unlimited)
+    patch.setattr(Preemption, "_ranked", unlimited)
 
 
 def any_number_is_wanted(patch: Patch) -> None:
