@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from controlplane.audit.causes import POINTS
 from controlplane.audit.diff import diff
 from controlplane.audit.diff_report import ALL, DiffReport
 from controlplane.audit.figures import Figures
@@ -28,7 +29,9 @@ from controlplane.eventlog.file import FileLog
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.eventlog.port import Entry, EventLog, LogDamaged, Record
 from controlplane.policy.bundle import Bundle, load_bundle, read_bundle_folder
+from controlplane.policy.vocabulary import BY_NAME
 from controlplane.scheduler.fold import apply
+from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import State
 from controlplane.simulate.world import World, read_world
 from tests.audit.histories import HOUR, MINUTE, Plain, bundle_of, cloud, home, job, lived, world
@@ -526,3 +529,13 @@ def test_run_times_come_from_the_log_then_from_estimates_then_from_the_queue() -
         "unknown": (HOUR, LeasePhase.FINISHED, Runtime.QUEUE),
         "stray": (None, LeasePhase.FINISHED, Runtime.NEVER),
     }
+
+
+# --- the points at which bundles are crossed --------------------------------------------------------------------------
+
+
+def test_every_decision_point_can_be_exchanged_with_all_that_the_scheduler_asks_of_it() -> None:
+    """A member of the port that no point names would stay the recorded bundle's whatever is exchanged."""
+    asked = {name for name in vars(Rules) if not name.startswith("_")} - {"digest", "engine"}
+    assert {name for names in POINTS.values() for name in names} == asked
+    assert set(POINTS) == set(BY_NAME)
