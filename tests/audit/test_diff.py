@@ -185,7 +185,7 @@ def rented() -> World:
     return world(jobs, home(), cloud(), budgets=budgets)
 
 
-def nominal() -> World:
+def nominal(end_delay_ms: int = 0) -> World:
     """A queue that borrows what another owns and takes back."""
     quota = {"quotas": {"any": {"gpu": {"nominal": 4_000}}}}
     jobs = [
@@ -193,7 +193,7 @@ def nominal() -> World:
         *(job((10 + minute) * MINUTE, f"owns-{minute}", 2, runs=HOUR, queue="b") for minute in range(2)),
     ]
     queues = [{"name": "all"}, {"name": "a", "parent": "all", **quota}, {"name": "b", "parent": "all", **quota}]
-    return world(jobs, home(), queues=queues)
+    return world(jobs, home(end_delay_ms=end_delay_ms), queues=queues)
 
 
 def dying() -> World:
@@ -241,6 +241,7 @@ CASES: dict[str, tuple[Callable[[], World], Callable[[], Bundle], Callable[[], B
     "rents-later": (rented, lambda: folder("default"), lambda: bundle_of("default", {"crowded_ppm": 10**12})),
     "reclaims": (nominal, never_evicts, lambda: folder("default")),
     "leaves-alone": (nominal, lambda: folder("default"), never_evicts),
+    "stops-take-their-time": (lambda: nominal(10_000), lambda: folder("default"), spreads),
     "a-node-dies": (dying, lambda: folder("default"), spreads),
     "shrinks": (elastic, never_evicts, takes_surplus),
     "does-not-shrink": (elastic, takes_surplus, never_evicts),
