@@ -23,6 +23,7 @@ from controlplane.domain.events import (
     LeasePhase,
     NodeObserved,
     PolicyActivated,
+    ServiceObserved,
     Ticked,
 )
 from controlplane.eventlog.file import FileLog
@@ -30,6 +31,7 @@ from controlplane.eventlog.memory import MemoryLog
 from controlplane.eventlog.port import Entry, EventLog, LogDamaged, Record
 from controlplane.policy.bundle import Bundle, load_bundle, read_bundle_folder
 from controlplane.policy.vocabulary import BY_NAME
+from controlplane.runtime.entries import entry_of
 from controlplane.scheduler.fold import apply
 from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import State
@@ -81,9 +83,12 @@ STORIES_WITH = (
     "g1-a-budget-for-two",
     "g2-cancelled-before-the-node-appears",
     "h2-a-rule-that-errs",
+    "i1-a-service-grows-by-shrinking-training",
+    "i5-a-warm-pool",
     "q-one-after-the-other",
+    "q-the-rules-want-a-rack-for-gangs",
 )
-"""Preemption, elastic gangs, MIG, failures, rent, dependencies."""
+"""Preemption, elastic gangs, MIG, failures, rent, services, warm pools, dependencies, terms of gangs."""
 
 
 def played(story: str) -> MemoryLog:
@@ -368,6 +373,30 @@ def test_a_cycle_that_the_log_does_not_have_is_found_when_it_is_due() -> None:
     assert [because.point for because in first.because] == ["burst"]
     assert report.under_candidate.requests == 1
     assert report.jobs.gain[0].candidate_wait_ms == 32 * MINUTE
+
+
+def test_a_candidate_that_scales_services_is_asked_about_them_though_the_log_never_was() -> None:
+    """The recorded rules scale nothing, so that no cycle is due after the service has started; a signal does not make
+    one due either."""
+    replicas = [{"count": 4, "min_count": 1, "cpu_milli": 1_000, "gpus": 1}]
+    jobs = [job(0, "api", roles=replicas, service={}, runs=None), job(10 * MINUTE, "other", runs=MINUTE)]
+    recorded = without(folder("default"), "service.replicas", "service.take")
+    log = lived(world(jobs, home()), recorded)
+    report = diff(log, bundle_of("default", {}, {"service.replicas": "service.replicas_most"}))
+    first = report.first_change
+    assert first is not None
+    assert first.candidate is not None
+    assert (first.is_extra, first.at_ms, first.candidate.kind) == (True, 30_000, "scaled")
+    assert [because.point for because in first.because] == ["service.replicas"]
+    assert report.under_candidate.shares["team"].gpu_hours > report.recorded.shares["team"].gpu_hours
+    lease = next(decode(record.type, record.payload) for record in log.read() if record.type == LeaseGranted.TYPE)
+    assert isinstance(lease, LeaseGranted)
+    signal = ServiceObserved(cluster="home", lease=lease.lease, observed_ms=HOUR, p99_ms=100)
+    log.append([entry_of(signal, "home", HOUR)], log.head())
+    first = diff(log, bundle_of("default", {}, {"service.replicas": "has(service.p99_ms) ? 2 : 1"})).first_change
+    assert first is not None
+    assert first.candidate is not None
+    assert (first.is_extra, first.at_ms, first.candidate.kind) == (True, HOUR, "scaled")
 
 
 def without(bundle: Bundle, *points: str) -> Bundle:
