@@ -26,11 +26,13 @@ POINTS: dict[str, tuple[str, ...]] = {
     "eligibility": ("eligibility", "eligibility_reads"),
     "scoring": ("scoring", "scoring_reads", "scoring_field"),
     "preemption.allow": ("preemption_allow", "may_preempt"),
-    "preemption.victim": ("preemption_victim",),
+    "preemption.victim": ("preemption_victim", "preemption_victim_reads"),
     "reservation": ("reserve", "may_reserve"),
     "ordering.backfill": ("backfill_order", "backfill_order_reads", "may_order_backfill"),
     "overtaking": ("overtaking", "may_block"),
     "burst": ("burst", "burst_reads"),
+    "service.replicas": ("service_replicas", "may_scale"),
+    "service.take": ("service_take",),
 }
 """Decision point -> what the scheduler asks of it, the question itself first; in the order of a cycle."""
 _POINT_OF = {name: point for point, names in POINTS.items() for name in names}

@@ -31,7 +31,10 @@ from controlplane.domain.events import (
     ReservationMade,
     ReservationReleased,
     RoomPromised,
+    ServiceScaled,
+    ServiceShort,
     TermsGiven,
+    WarmPoolsHeld,
 )
 from controlplane.domain.ids import LeaseId, NodeId, job_of_lease
 from controlplane.scheduler.state import EVICTED, State
@@ -40,7 +43,8 @@ KINDS: dict[str, str] = {
     "terms": "a gang is given other terms than it asked for",
     "placed": "a job has its place",
     "evicted": "a job loses its place to another, by priority or by quota",
-    "resized": "an elastic gang grows or shrinks",
+    "scaled": "a service is to have another number of replicas",
+    "resized": "an elastic gang or a service grows or shrinks",
     "stopped": "a job loses its place for another cause: cancelled, a node lost, a deadline",
     "refused": "a submission is turned away",
     "ended": "a job is over by decision: expired, failed for good, cancelled while it waited",
@@ -49,7 +53,9 @@ KINDS: dict[str, str] = {
     "reserved": "a start is reserved for a blocked job, or is no longer",
     "rented": "cloud capacity is asked for",
     "returned": "cloud capacity is given back",
+    "pools": "what warm pools hold",
     "waiting": "why jobs that are alike wait",
+    "short": "why a service has fewer replicas than it is to have",
     "over-promised": "quota is promised beyond what there is",
 }
 """Kind of decision -> what it says."""
@@ -185,5 +191,8 @@ _GISTS: dict[type[Event], Callable[[Any, State], Gist]] = {
     JobRequeued: lambda event, _: Gist("requeued", event.job, event.cause),
     CapacityRequested: _requested,
     CapacityReleased: _released,
+    ServiceScaled: lambda event, _: Gist("scaled", event.job, str(event.wanted)),
+    ServiceShort: lambda event, _: Gist("short", event.job, str(event.reason)),
+    WarmPoolsHeld: lambda event, _: Gist("pools", 0, _brief(repr(event.pools))),
     QuotaOverPromised: lambda event, _: Gist("over-promised", 0, _brief(repr(event.promises))),
 }

@@ -72,7 +72,7 @@ class Side:
     placements: int
     preemptions: int
     shrinkages: int
-    """Members that elastic gangs were told to give up."""
+    """Members of elastic gangs, and replicas of services, that had to leave for others."""
     waits: Mapping[str, Waits]
     """By queue, and of all as :data:`ALL`."""
     shares: Mapping[str, Share]

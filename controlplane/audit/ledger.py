@@ -178,7 +178,7 @@ class Ledger:
                 self._hold(state, event.lease, at_ms)
             case LeaseRevoked():
                 self.preemptions += event.cause in EVICTED
-            case LeaseShrunk():
+            case LeaseShrunk() if event.cause in EVICTED:
                 self.shrinkages += len(event.members)
             case JobRefused():
                 self._over(event.job, "refused", at_ms)

@@ -38,10 +38,14 @@ from controlplane.domain.events import (
     LeaseObserved,
     NodeObserved,
     PolicyActivated,
+    PolicyShadowed,
     ShadowDecided,
+    ShadowEnded,
+    ShadowFailed,
     Ticked,
 )
 from controlplane.domain.ids import NodeId
+from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EventLog, Head, LogDamaged, Record
 from controlplane.policy.rules import BundleRules
@@ -58,6 +62,7 @@ Progress = Callable[[int, int, str], None]
 STEP = 2_000
 MAX_ROUNDS = 16
 """Cycles at one instant, as in a simulation: a cycle may make another due, but never without end."""
+_OTHER_BUNDLES = frozenset({PolicyActivated.TYPE, PolicyShadowed.TYPE, ShadowEnded.TYPE, ShadowFailed.TYPE})
 _BY_CLUSTERS = frozenset({LeaseObserved.TYPE, CapacityObserved.TYPE})
 
 
@@ -209,8 +214,10 @@ class _Course:
         first = recorded.ledger
         self._ledger = Ledger(self._state, first.from_ms, first.end_ms)
         self._course = Course(self._ledger, None, 0, 0, 0, {})
-        self._reask_ms = self._state.reask_ms
+        self._asked_again_ms = _asked_again_ms(self._state.reask_ms, self._state.services_ms)
         """When the log's own rules were to be asked again."""
+        self._heard_ms = first.from_ms
+        """When the last input was recorded."""
         self._now_ms = first.from_ms
         self._core = CORE
         """The version by which the log decides: what differs is to be the rules' doing."""
@@ -251,7 +258,7 @@ class _Course:
                     if not self._agree(tick, decided, cycle):
                         return (record for record, _ in ahead)
                     tick, decided = None, []
-            elif self._is_early(record):
+            elif self._is_early(record.recorded_at_ms, record.position - 1):
                 return chain((record,), (following for following, _ in ahead))
             elif record.type == Ticked.TYPE:
                 self._core = core
@@ -260,7 +267,7 @@ class _Course:
                 self._take_input(record)
         if tick is not None:
             raise LogDamaged(self._recorded.head.position, "the log ends in the middle of a cycle")
-        return None
+        return iter(()) if self._is_early(self._ledger.end_ms + 1, self._recorded.head.position) else None
 
     def _tick(self, now_ms: int) -> tuple[Decision, ...]:
         self._now_ms = max(now_ms, self._state.now_ms)
@@ -268,8 +275,9 @@ class _Course:
         return decide(self._state, self._rules, core=self._core).decisions
 
     def _take_input(self, record: Record) -> None:
-        if record.type == PolicyActivated.TYPE:
+        if record.type in _OTHER_BUNDLES:
             return
+        self._heard_ms = record.recorded_at_ms
         event = decoded(record)
         if isinstance(event, JobSubmitted):
             self._submit(record.position, event)
@@ -297,21 +305,22 @@ class _Course:
             course.other_rules += sum(record.payload != decision.payload for record, decision in pairs)
         course.exact_decisions += len(mine)
         self._record(cycle)
-        self._reask_ms = last.reask_ms
+        self._asked_again_ms = _asked_again_ms(last.reask_ms, last.services_ms)
         return True
 
-    def _is_early(self, record: Record) -> bool:
-        """Run the cycles that are due by these rules before the log goes on; whether one decides anything."""
+    def _is_early(self, until_ms: int, position: int) -> bool:
+        """Run the cycles that are due by these rules before the log goes on behind a position; whether one decides
+        anything."""
         while True:
             due_ms = self._early_ms()
-            if due_ms is None or due_ms >= record.recorded_at_ms:
+            if due_ms is None or due_ms >= until_ms:
                 return False
             number = self._state.cycle
             cycle = self._tick(due_ms)
             if len(cycle) > 1:
                 mine = [decision.event for decision in cycle[:-1]]
                 candidate = list(zip(mine, gists_of(mine, self._state), strict=True))
-                where = (record.position - 1, number + 1, due_ms, True)
+                where = (position, number + 1, due_ms, True)
                 self._part(Parting(*where, [], candidate, [], self._core, take(self._state)), cycle)
                 return True
             self._record(cycle)
@@ -319,10 +328,13 @@ class _Course:
 
     def _early_ms(self) -> int | None:
         """When a cycle is due that was not by the log's own rules, on the grid of the log's clock."""
-        mine = self._state.reask_ms
-        if mine is None or not self._state.pending[0] or (self._reask_ms is not None and mine >= self._reask_ms):
-            return None
-        return max(self._on_grid(mine), self._on_grid(self._now_ms + 1))
+        state = self._state
+        mine = _asked_again_ms(state.reask_ms if state.pending[0] else None, state.services_ms)
+        pairs = zip(mine, self._asked_again_ms, strict=True)
+        due = [self._on_grid(at_ms) for at_ms, known_ms in pairs if at_ms < known_ms]
+        if state.fresh_signals and mine[1] < MAX_MS == self._asked_again_ms[1]:  # only these rules look at services
+            due.append(self._heard_ms)
+        return max(min(due), self._on_grid(self._now_ms + 1)) if due else None
 
     def _part(self, parting: Parting, cycle: tuple[Decision, ...]) -> None:
         self._course.parting = parting
@@ -408,3 +420,8 @@ class _Course:
         apply(self._state, number, event)
         self._state.position = own + 1
         self._ledger.see(self._state, event, self._now_ms)
+
+
+def _asked_again_ms(reask_ms: int | None, services_ms: int | None) -> tuple[int, int]:
+    """When rules are to be asked again: about who waits, and about services. What never comes is at the end of time."""
+    return (MAX_MS if reask_ms is None else reask_ms, MAX_MS if services_ms is None else services_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,17 +65,14 @@ def diff(
 
     thresholds = [parse(text) for text in fail_if or ()]
     candidate = _bundle(against)
-    if html is not None:
-        _may_write(html)
+    draw = _page_for(html) if html is not None else None
     begun = time.perf_counter()
     with open_for_reading(log) as opened, progress("policy diff", quiet=json) as show:
         report = difference(opened, candidate, start_of(opened, since), show)
     report = dataclasses.replace(report, verdicts=tuple(threshold.verdict(report) for threshold in thresholds))
     wall_s = time.perf_counter() - begun
-    if html is not None:
-        from controlplane.cli.diff_page import page
-
-        _write(html, page(report, log))
+    if html is not None and draw is not None:
+        _write(html, draw(report, log))
     if json:
         print_json({**report.as_dict(), "log": log, "against": str(against), "wall_s": round(wall_s, 3)})
     else:
@@ -94,12 +92,15 @@ def _bundle(folder: Path) -> Bundle:
         raise WrongUse(refusal(error, str(folder))) from error
 
 
-def _may_write(file: Path) -> None:
-    """Found out before the work, not after it."""
+def _page_for(file: Path) -> Callable[[DiffReport, str], str]:
+    """What draws the page. That the file cannot be written is found out before the work, not after it."""
     if file.is_dir():
         raise WrongUse(f"{file} is a folder; name a file for the page")
     if not file.absolute().parent.is_dir():
         raise WrongUse(f"{file}: there is no folder {str(file.parent)!r} for it; make it, or name another file")
+    from controlplane.cli.diff_page import page
+
+    return page
 
 
 def _write(file: Path, text: str) -> None:

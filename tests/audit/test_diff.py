@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from controlplane.audit.causes import POINTS
 from controlplane.audit.diff import diff
 from controlplane.audit.diff_report import ALL, DiffReport
 from controlplane.audit.figures import Figures
@@ -22,13 +23,17 @@ from controlplane.domain.events import (
     LeasePhase,
     NodeObserved,
     PolicyActivated,
+    ServiceObserved,
     Ticked,
 )
 from controlplane.eventlog.file import FileLog
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.eventlog.port import Entry, EventLog, LogDamaged, Record
 from controlplane.policy.bundle import Bundle, load_bundle, read_bundle_folder
+from controlplane.policy.vocabulary import BY_NAME
+from controlplane.runtime.entries import entry_of
 from controlplane.scheduler.fold import apply
+from controlplane.scheduler.rules import Rules
 from controlplane.scheduler.state import State
 from controlplane.simulate.world import World, read_world
 from tests.audit.histories import HOUR, MINUTE, Plain, bundle_of, cloud, home, job, lived, world
@@ -78,9 +83,12 @@ STORIES_WITH = (
     "g1-a-budget-for-two",
     "g2-cancelled-before-the-node-appears",
     "h2-a-rule-that-errs",
+    "i1-a-service-grows-by-shrinking-training",
+    "i5-a-warm-pool",
     "q-one-after-the-other",
+    "q-the-rules-want-a-rack-for-gangs",
 )
-"""Preemption, elastic gangs, MIG, failures, rent, dependencies."""
+"""Preemption, elastic gangs, MIG, failures, rent, services, warm pools, dependencies, terms of gangs."""
 
 
 def played(story: str) -> MemoryLog:
@@ -182,7 +190,7 @@ def rented() -> World:
     return world(jobs, home(), cloud(), budgets=budgets)
 
 
-def nominal() -> World:
+def nominal(end_delay_ms: int = 0) -> World:
     """A queue that borrows what another owns and takes back."""
     quota = {"quotas": {"any": {"gpu": {"nominal": 4_000}}}}
     jobs = [
@@ -190,7 +198,7 @@ def nominal() -> World:
         *(job((10 + minute) * MINUTE, f"owns-{minute}", 2, runs=HOUR, queue="b") for minute in range(2)),
     ]
     queues = [{"name": "all"}, {"name": "a", "parent": "all", **quota}, {"name": "b", "parent": "all", **quota}]
-    return world(jobs, home(), queues=queues)
+    return world(jobs, home(end_delay_ms=end_delay_ms), queues=queues)
 
 
 def dying() -> World:
@@ -238,6 +246,7 @@ CASES: dict[str, tuple[Callable[[], World], Callable[[], Bundle], Callable[[], B
     "rents-later": (rented, lambda: folder("default"), lambda: bundle_of("default", {"crowded_ppm": 10**12})),
     "reclaims": (nominal, never_evicts, lambda: folder("default")),
     "leaves-alone": (nominal, lambda: folder("default"), never_evicts),
+    "stops-take-their-time": (lambda: nominal(10_000), lambda: folder("default"), spreads),
     "a-node-dies": (dying, lambda: folder("default"), spreads),
     "shrinks": (elastic, never_evicts, takes_surplus),
     "does-not-shrink": (elastic, takes_surplus, never_evicts),
@@ -364,6 +373,30 @@ def test_a_cycle_that_the_log_does_not_have_is_found_when_it_is_due() -> None:
     assert [because.point for because in first.because] == ["burst"]
     assert report.under_candidate.requests == 1
     assert report.jobs.gain[0].candidate_wait_ms == 32 * MINUTE
+
+
+def test_a_candidate_that_scales_services_is_asked_about_them_though_the_log_never_was() -> None:
+    """The recorded rules scale nothing, so that no cycle is due after the service has started; a signal does not make
+    one due either."""
+    replicas = [{"count": 4, "min_count": 1, "cpu_milli": 1_000, "gpus": 1}]
+    jobs = [job(0, "api", roles=replicas, service={}, runs=None), job(10 * MINUTE, "other", runs=MINUTE)]
+    recorded = without(folder("default"), "service.replicas", "service.take")
+    log = lived(world(jobs, home()), recorded)
+    report = diff(log, bundle_of("default", {}, {"service.replicas": "service.replicas_most"}))
+    first = report.first_change
+    assert first is not None
+    assert first.candidate is not None
+    assert (first.is_extra, first.at_ms, first.candidate.kind) == (True, 30_000, "scaled")
+    assert [because.point for because in first.because] == ["service.replicas"]
+    assert report.under_candidate.shares["team"].gpu_hours > report.recorded.shares["team"].gpu_hours
+    lease = next(decode(record.type, record.payload) for record in log.read() if record.type == LeaseGranted.TYPE)
+    assert isinstance(lease, LeaseGranted)
+    signal = ServiceObserved(cluster="home", lease=lease.lease, observed_ms=HOUR, p99_ms=100)
+    log.append([entry_of(signal, "home", HOUR)], log.head())
+    first = diff(log, bundle_of("default", {}, {"service.replicas": "has(service.p99_ms) ? 2 : 1"})).first_change
+    assert first is not None
+    assert first.candidate is not None
+    assert (first.is_extra, first.at_ms, first.candidate.kind) == (True, HOUR, "scaled")
 
 
 def without(bundle: Bundle, *points: str) -> Bundle:
@@ -526,3 +559,13 @@ def test_run_times_come_from_the_log_then_from_estimates_then_from_the_queue() -
         "unknown": (HOUR, LeasePhase.FINISHED, Runtime.QUEUE),
         "stray": (None, LeasePhase.FINISHED, Runtime.NEVER),
     }
+
+
+# --- the points at which bundles are crossed --------------------------------------------------------------------------
+
+
+def test_every_decision_point_can_be_exchanged_with_all_that_the_scheduler_asks_of_it() -> None:
+    """A member of the port that no point names would stay the recorded bundle's whatever is exchanged."""
+    asked = {name for name in vars(Rules) if not name.startswith("_")} - {"digest", "engine"}
+    assert {name for names in POINTS.values() for name in names} == asked
+    assert set(POINTS) == set(BY_NAME)

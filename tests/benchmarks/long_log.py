@@ -1,7 +1,7 @@
-"""A log of a million events, made by the runtime itself: a full cluster on which jobs come and go.
+"""A log of a million events, or of fewer, made by the runtime itself: a full cluster on which jobs come and go.
 
-It is made once (a minute or two) and kept; one that another core version made, or a build whose snapshots this one
-cannot read, is made anew.
+It is made once (a minute or two for a million) and kept; one that another core version made, or a build whose
+snapshots this one cannot read, is made anew.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ KEPT_RUNNING = 7_000
 """Leases before the first one ends: the cluster is nearly full then."""
 
 
-def long_log(data: Path, folder: Path) -> Path:
+def long_log(data: Path, folder: Path, events: int = EVENTS) -> Path:
     """The log's path, made if it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"million-{CORE}.db"
+    path = folder / f"events-{events}-{CORE}.db"
     if not _is_usable(path):
         for left in folder.glob(f"{path.name}*"):
             left.unlink()
         draft = folder / f".{path.name}.{os.getpid()}.db"
         try:
-            _write(data, draft)
+            _write(data, draft, events)
             draft.rename(path)
         finally:
             for left in folder.glob(f"{draft.name}*"):
@@ -61,7 +61,7 @@ def _is_usable(path: Path) -> bool:
         return restored(log)[1].position > 0
 
 
-def _write(data: Path, path: Path) -> None:
+def _write(data: Path, path: Path, events: int) -> None:
     nodes = openb_nodes(data)
     pods = openb.read_pods(data / "openb" / "openb_pod_list_default.csv.gz")
     arrivals = openb.arrivals(pods, openb.capacity_milli(nodes), percent=100, seed=1, wait_limit_ms=None)
@@ -82,7 +82,7 @@ def _write(data: Path, path: Path) -> None:
         running: deque[str] = deque()
         recorded: Recorded = []
         now_ms = at = 0
-        while plane.head.position < EVENTS:
+        while plane.head.position < events:
             now_ms += 60_000
             granted = [event.lease for _, event in recorded if isinstance(event, LeaseGranted)]
             running.extend(granted)
