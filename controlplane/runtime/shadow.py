@@ -37,6 +37,7 @@ from controlplane.domain.events import (
     LeaseShrunk,
     ReservationMade,
     RoomPromised,
+    ServiceScaled,
     ShadowDecided,
     ShadowDifference,
     ShadowFailed,
@@ -62,7 +63,8 @@ QUESTION_STEPS = 10
 NAMED = 250
 """Jobs that one record names for each kind and side: two kilobytes."""
 
-TERMS, START, ELSEWHERE, RENT, RENT_OTHERWISE = "terms", "start", "elsewhere", "rent", "rent-otherwise"
+TERMS, START, ELSEWHERE, SCALE = "terms", "start", "elsewhere", "scale"
+RENT, RENT_OTHERWISE = "rent", "rent-otherwise"
 KINDS: Mapping[str, str] = {
     "refuse": "refused at submission",
     TERMS: "given other terms",
@@ -72,12 +74,13 @@ KINDS: Mapping[str, str] = {
     "evict": "evicted",
     "shrink": "shrunk",
     "grow": "grown",
+    SCALE: "given another number of replicas",
     "reserve": "given a reservation",
     RENT: "given rented nodes",
     RENT_OTHERWISE: "given other rented nodes",
 }
 """Kinds of difference, in the order in which they are recorded, and what is said of a job."""
-_OTHERWISE = {TERMS: TERMS, START: ELSEWHERE, RENT: RENT_OTHERWISE}
+_OTHERWISE = {TERMS: TERMS, START: ELSEWHERE, SCALE: SCALE, RENT: RENT_OTHERWISE}
 """What both decide, and not alike."""
 
 
@@ -262,7 +265,7 @@ class _Deed:
 
     rule: str | None
     how: tuple[object, ...] = ()
-    """Where it starts, what is rented for it, or the terms that it is given."""
+    """Where it starts, what is rented for it, the terms or the number of replicas that it is given."""
     micro_usd: int = 0
 
 
@@ -360,6 +363,8 @@ def _deed(event: Event) -> tuple[str, int, _Deed] | None:
             return "shrink", job_of_lease(LeaseId(event.lease)), _Deed(event.rule)
         case LeaseGrown():
             return "grow", job_of_lease(LeaseId(event.lease)), _Deed(event.rule)
+        case ServiceScaled():
+            return SCALE, event.job, _Deed(event.rule, (event.wanted,))
         case ReservationMade():
             return "reserve", event.job, _Deed(event.rule)
         case CapacityRequested():

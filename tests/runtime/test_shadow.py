@@ -31,7 +31,7 @@ from controlplane.domain.events import (
 )
 from controlplane.domain.queues import QueueSpec
 from controlplane.domain.reasons import Reason
-from controlplane.domain.workloads import JobSpec, Role
+from controlplane.domain.workloads import JobSpec, Role, ServiceSpec
 from controlplane.eventlog.memory import MemoryLog
 from controlplane.eventlog.port import EMPTY, Entry, Record
 from controlplane.policy.bundle import Bundle, load_bundle
@@ -195,6 +195,19 @@ def test_a_bundle_that_evicts_is_told_of_by_who_would_go_and_who_would_come() ->
     assert ("evict", True, (life.number("low"),), "preemption_victim.yaml:5", None) in told
     assert ("reserve", True, (life.number("wide"),), "reservation.yaml:5", None) in told
     assert life.plane.state.leases.keys() == {f"j{life.number('low')}.1", f"j{life.number('low-too')}.1"}
+    assert replay(life.log, verify=True).ok
+
+
+def test_a_bundle_that_scales_a_service_otherwise_is_told_of() -> None:
+    one, three = (bundle(f"wants-{n}", ordering_job=output("[0]"), service_replicas=output(str(n))) for n in (1, 3))
+    life = Life(one)
+    replicas = Role(gpus=1, cpu_milli=1_000, count=4, min_count=1)
+    life.pass_minute(shadowed(three), life.job("api", 1, roles=(replicas,), service=ServiceSpec()))
+    life.pass_minute(life.job("next", 1))
+    told = differences(life.of(ShadowDecided))
+    assert ("scale", True, (life.number("api"),), "service_replicas.yaml:5", None) in told
+    assert ("grow", True, (life.number("api"),), None, None) in told
+    assert len(life.plane.state.leases[f"j{life.number('api')}.1"].seats) == 1
     assert replay(life.log, verify=True).ok
 
 
