@@ -35,6 +35,7 @@ from controlplane.scheduler.draft import Draft
 from controlplane.scheduler.invariants import check_all
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.packing import Packer
+from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.snapshot import take
 from controlplane.scheduler.state import Ask, BudgetAccount, Job, Lease, Node, State
 from tests.scheduler import core
@@ -163,9 +164,9 @@ def a_gang_may_lack_its_last_member(patch: Patch) -> None:
 def usage_leaks_when_a_lease_ends(patch: Patch) -> None:
     use = State.use
 
-    def leaks(self: State, job: Job, flavor: str, ask: Ask, sign: int) -> None:
+    def leaks(self: State, queue: QueueNode | None, flavor: str, ask: Ask, sign: int) -> None:
         if sign > 0:
-            use(self, job, flavor, ask, sign)
+            use(self, queue, flavor, ask, sign)
 
     patch.setattr(State, "use", leaks)
 
