@@ -604,6 +604,10 @@ class State:
         """Whether several clusters have a node of that name."""
         return len(self.homes.get(name, ())) > 1
 
+    def label(self, node: NodeId) -> str:
+        """What people call it: its name, with its cluster where the name alone does not say which."""
+        return str(node) if self.is_named_twice(node.name) else node.name
+
     # --- what a job asks for -----------------------------------------------------------------------------------------
 
     def class_of(self, spec: JobSpec, submitted_ms: int) -> JobClass:
