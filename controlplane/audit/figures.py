@@ -26,7 +26,7 @@ from controlplane.domain.events import (
     ServiceScaled,
     Ticked,
 )
-from controlplane.domain.ids import JobId, job_label
+from controlplane.domain.ids import JobId, NodeId, job_label
 from controlplane.domain.quantities import GPU, MILLI, MS_PER_HOUR
 from controlplane.scheduler.state import Phase, State
 
@@ -92,7 +92,7 @@ class Figures:
         self._used_gpu_ms: dict[str, int] = {"home": 0, "cloud": 0}
         self._there_gpu_ms: dict[str, int] = {"home": 0, "cloud": 0}
         self._there: dict[str, int] = {"home": 0, "cloud": 0}
-        self._nodes: dict[str, int] = {}
+        self._nodes: dict[NodeId, int] = {}
         """Node -> its milli-GPU, 0 for a lost one."""
         self._used: dict[str, int] = {"home": 0, "cloud": 0}
         self._held: dict[str, tuple[str, int]] = {}
@@ -190,8 +190,9 @@ class Figures:
     def _node(self, state: State, event: NodeObserved) -> None:
         site = "cloud" if state.is_cloud(event.cluster) else "home"
         gpus = event.shape.gpus * MILLI if event.state is not NodeState.LOST else 0
-        self._there[site] += gpus - self._nodes.get(event.node, 0)
-        self._nodes[event.node] = gpus
+        at = NodeId(event.cluster, event.node)
+        self._there[site] += gpus - self._nodes.get(at, 0)
+        self._nodes[at] = gpus
 
     def summary(self, state: State) -> dict[str, object]:
         """All figures at the present end, JSON-ready. GPU hours are rounded down to thousandths."""

@@ -417,7 +417,7 @@ def _moments(event: Event, job: int) -> Iterator[tuple[str, str]]:
     match event:
         case LeaseGranted():
             nodes = ", ".join(dict.fromkeys(member.node for member in event.members))
-            yield "placed", f"placed on {nodes} (attempt {event.attempt}{_by(event.rule)})"
+            yield "placed", f"placed on {nodes} of {event.cluster} (attempt {event.attempt}{_by(event.rule)})"
         case TermsGiven():
             yield "", f"the rules give it {given(event.terms)}{_by(event.rule)}"
         case LeaseObserved(phase=LeasePhase.RESIZED):

@@ -25,6 +25,9 @@ class NodeId(NamedTuple):
     cluster: str
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.name}"
+
 
 _JOB = re.compile(r"j([1-9][0-9]*)")
 

@@ -930,9 +930,9 @@ class _Cycle:
         self.watch.refusal = self._told(job, met) if met is not None else None
         granted = (d.event for d in self._decisions if isinstance(d.event, LeaseGranted))
         self.watch.is_granted = any(event.job == job.id for event in granted)
-        names = self._agenda.names
+        nodes, label = self._agenda.nodes, self._state.label
         self.watch.reservations = [
-            Hold(reserved.job, reserved.start_ms, tuple(names[row] for row in reserved.rows))
+            Hold(reserved.job, reserved.start_ms, tuple(label(nodes[row].id) for row in reserved.rows))
             for reserved in self._reservations.made
         ]
         if self.watch.refusal is not None and self.watch.refusal.reason is Reason.HELD_WARM:

@@ -73,7 +73,7 @@ def _role(need: Need, state: State, agenda: Agenda, column: Column, faults: dict
         members=need.ask.role.count,
         would_fit=_would_fit(need, state, column.copy()),
         tally=tally(need, state.kinds, column, faults),
-        nearest=agenda.names[row] if row is not None else None,
+        nearest=state.label(agenda.nodes[row].id) if row is not None else None,
         lacks=lacks,
     )
 

@@ -66,7 +66,7 @@ from controlplane.scheduler.facts import ClusterFacts
 from controlplane.scheduler.fragmentation import shape_of
 from controlplane.scheduler.history import History
 from controlplane.scheduler.kinds import Build, KindTable, can_sit
-from controlplane.scheduler.quota import check_ancestors
+from controlplane.scheduler.quota import QueueNode, check_ancestors
 from controlplane.scheduler.state import (
     EVICTED,
     EVICTIONS_KEPT,
@@ -120,7 +120,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     _depend(state, job)
     if not job.waits_for:
         state.began_waiting.append(job)
-    _count_pending(state, job, 1)
+    _count_pending(state, job, state.queue_of(job), 1)
     if state.typical.see(job.cls.shapes):
         _typical_changed(state)
     for expiry in expiries(job):
@@ -199,7 +199,7 @@ def _job_requeued(state: State, event: JobRequeued) -> None:
         job.recorded_reason = 0
         state.is_requeued = True
         state.began_waiting.append(job)
-        _count_pending(state, job, 1)
+        _count_pending(state, job, state.queue_of(job), 1)
 
 
 def _job_ended(state: State, event: JobEnded) -> None:
@@ -218,7 +218,7 @@ def _jobs_waiting(state: State, event: JobsWaiting) -> None:
 
 def _forget(state: State, job: Job) -> None:
     if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-        _count_pending(state, job, -1)
+        _count_pending(state, job, state.queue_of(job), -1)
     job.phase = Phase.RETURNED
     del state.jobs[job.id]
     if _let_go_of_room(state, job.id):
@@ -228,9 +228,9 @@ def _forget(state: State, job: Job) -> None:
             _release_hold(state, request)
 
 
-def _count_pending(state: State, job: Job, change: int) -> None:
+def _count_pending(state: State, job: Job, queue: QueueNode | None, change: int) -> None:
     job.cls.waiting += change
-    state.count_pending(job, change)
+    state.count_pending(queue, change)
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
@@ -241,9 +241,10 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
     seats = _seats(state, job, event.cluster, event.members)
     rented = {name for seat in seats if (name := state.nodes[seat.node].request) is not None}
     requests = tuple(sorted(rented)) if rented else ()
+    queue = state.queue_of(job)
     lease = Lease(event.lease, job, event.attempt, event.cluster, seats, requests, state.now_ms, number=state.position)
     if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-        _count_pending(state, job, -1)
+        _count_pending(state, job, queue, -1)
     job.phase = Phase.PLACED
     job.lease = lease.id
     job.attempts = event.attempt
@@ -257,9 +258,9 @@ def _lease_granted(state: State, event: LeaseGranted) -> None:
         insort(state.time_limits, (state.now_ms + job.cls.spec.time_limit_ms, lease.id))
     if job.cls.spec.hold_ms is not None:
         insort(state.holds, (state.now_ms + job.cls.spec.hold_ms, lease.id))
-    state.count_running(job, 1)
+    state.count_running(queue, 1)
     for seat in seats:
-        _sit(state, lease, seat)
+        _sit(state, lease, queue, seat)
     _take_from_pools(state, lease, seats)
     if state.is_cloud(lease.cluster):
         state.counts.burst_placements += 1
@@ -294,11 +295,11 @@ def _seats(state: State, job: Job, cluster: str, members: tuple[Member, ...]) ->
     return tuple(seats)
 
 
-def _sit(state: State, lease: Lease, seat: Seat) -> None:
+def _sit(state: State, lease: Lease, queue: QueueNode | None, seat: Seat) -> None:
     node = state.nodes[seat.node]
     node.leases[lease.id] = lease
     _set_kind(state, node, state.kinds.take(node.kind, seat.ask.amounts, seat.gpus))
-    state.use(lease.job, seat.flavor, seat.ask, 1)
+    state.use(queue, seat.flavor, seat.ask, 1)
 
 
 def _take_from_pools(state: State, lease: Lease, seats: tuple[Seat, ...]) -> None:
@@ -386,9 +387,10 @@ def _release(state: State, lease: Lease, at_ms: int) -> None:
     state.elastic.pop(lease.id, None)
     if state.stranded:
         state.stranded = [other for other in state.stranded if other is not lease]
-    state.count_running(lease.job, -1)
+    queue = state.queue_of(lease.job)
+    state.count_running(queue, -1)
     for seat in lease.seats:
-        _stand_up(state, lease, seat)
+        _stand_up(state, queue, lease, seat)
     for seat in lease.seats:
         _no_longer_crowded(state, lease, seat.node)
     state.freed += 1
@@ -423,9 +425,9 @@ def _forget_if_empty(state: State, node: Node) -> None:
         state.drop_node(node)
 
 
-def _stand_up(state: State, lease: Lease, seat: Seat) -> None:
+def _stand_up(state: State, queue: QueueNode | None, lease: Lease, seat: Seat) -> None:
     """Give back what one member took. The lease no longer counts as being on the node."""
-    state.use(lease.job, seat.flavor, seat.ask, -1)
+    state.use(queue, seat.flavor, seat.ask, -1)
     node = state.nodes.get(seat.node)
     if node is None:
         return
@@ -453,7 +455,7 @@ def _lease_grown(state: State, event: LeaseGrown) -> None:
         state.freed += 1
     _set_seats(state, lease, lease.seats + seats)
     for seat in seats:
-        _sit(state, lease, seat)
+        _sit(state, lease, state.queue_of(lease.job), seat)
     _take_from_pools(state, lease, seats)
 
 
@@ -493,8 +495,9 @@ def _lease_resized(state: State, lease: Lease, event: LeaseObserved) -> None:
 
 def _let_go(state: State, lease: Lease, out: list[Seat], at_ms: int) -> None:
     _set_seats(state, lease, tuple(seat for seat in lease.seats if not any(seat is other for other in out)))
+    queue = state.queue_of(lease.job)
     for seat in out:
-        _stand_up(state, lease, seat)
+        _stand_up(state, queue, lease, seat)
         if not any(other.node == seat.node for other in lease.seats):
             _no_longer_crowded(state, lease, seat.node)
     for at in {seat.node: None for seat in lease.seats}:
@@ -853,7 +856,7 @@ def _shadow_decided(state: State, event: ShadowDecided) -> None:
 
 def _ticked(state: State, event: Ticked) -> None:
     state.now_ms = max(state.now_ms, event.now_ms)
-    if state.history is not None:
+    if state.history is not None and state.history.is_due(state.now_ms):
         shares = {name: state.share_ppb(node) for name, node in state.tree.by_name.items()}
         state.history.fold(state.now_ms, shares)
     for rest in state.rests.values():

@@ -65,6 +65,10 @@ class History:
     """Queue -> its decayed share, in parts of a billionth, so many as :data:`KEPT` says. What has decayed to nothing is
     gone."""
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a whole interval has passed."""
+        return now_ms - self.folded_ms >= self.spec.sample_ms
+
     def fold(self, now_ms: int, shares: dict[str, int]) -> None:
         """Take in the whole intervals that have passed; ``shares`` is in parts per billion, of every queue."""
         intervals = (now_ms - self.folded_ms) // self.spec.sample_ms

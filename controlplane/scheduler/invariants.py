@@ -76,9 +76,9 @@ def _check_node(state: State, node: Node) -> None:
                 other[resource] = other.get(resource, 0) - amount
     free = (cpu, memory, tuple(gpus), tuple(sorted(other.items())), tuple(slices))
     kept = (kind.cpu_free, kind.memory_free, kind.gpu_free, kind.other_free, kind.slices)
-    demand(free == kept, f"node {node.name}: kept as {kept}, its leases say {free}")
+    demand(free == kept, f"node {node.id}: kept as {kept}, its leases say {free}")
     least = min(cpu, memory, *gpus, *other.values()) if gpus or other else min(cpu, memory)
-    demand(least >= 0, f"node {node.name}: more is allocated than it has: {free} is left")
+    demand(least >= 0, f"node {node.id}: more is allocated than it has: {free} is left")
 
 
 def _take_slices(node: Node, slices: list[int], spot: int, seat: Seat) -> None:
@@ -86,9 +86,9 @@ def _take_slices(node: Node, slices: list[int], spot: int, seat: Seat) -> None:
     geometry, gpu, start = GEOMETRY[node.build.mig_geometry], gpu_of(spot), start_of(spot)
     profile = geometry.by_name.get(seat.ask.amounts.mig_profile)
     if start >= 0:
-        demand(profile is not None and start in profile.starts, f"node {node.name}: {profile} cannot begin at {start}")
+        demand(profile is not None and start in profile.starts, f"node {node.id}: {profile} cannot begin at {start}")
     taken = profile.mask(start) if profile is not None else geometry.whole * (seat.ask.amounts.gpu_milli == MILLI)
-    demand(slices[gpu] & taken == 0, f"node {node.name}: slices of GPU {gpu} are given twice")
+    demand(slices[gpu] & taken == 0, f"node {node.id}: slices of GPU {gpu} are given twice")
     slices[gpu] |= taken
 
 

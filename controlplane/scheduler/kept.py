@@ -150,13 +150,13 @@ def _check_nodes(state: State) -> None:
     for node in state.nodes.values():
         there = {*node.leases, *node.crowded}
         demand(
-            len(there) == len(node.leases) + len(node.crowded), f"node {node.name} both seats a lease and crowds it out"
+            len(there) == len(node.leases) + len(node.crowded), f"node {node.id} both seats a lease and crowds it out"
         )
-        demand(there == seated.get(node.id, set()), f"node {node.name} knows {sorted(there)}, not who is there")
-        demand(bool(there) or node.state is not NodeState.LOST, f"node {node.name} is lost, and nobody is on it")
+        demand(there == seated.get(node.id, set()), f"node {node.id} knows {sorted(there)}, not who is there")
+        demand(bool(there) or node.state is not NodeState.LOST, f"node {node.id} is lost, and nobody is on it")
         for name in node.crowded:
             is_leaving = _is_leaving(state, state.leases[name])
-            demand(is_leaving, f"lease {name} has no room on node {node.name}, and nobody ends it")
+            demand(is_leaving, f"lease {name} has no room on node {node.id}, and nobody ends it")
         _check_kind(state, node)
 
 
@@ -166,7 +166,7 @@ def _is_leaving(state: State, lease: Lease) -> bool:
 
 def _check_kind(state: State, node: Node) -> None:
     is_same = node.state is NodeState.LOST or state.kinds.kinds[node.kind].build == node.build_now
-    demand(is_same, f"node {node.name} is of a kind of another build")
+    demand(is_same, f"node {node.id} is of a kind of another build")
 
 
 # --- rent, promises and reservations ---------------------------------------------------------------------------------

@@ -422,8 +422,8 @@ class BudgetAccount:
         return self.spec.limit_micro_usd - self.settled.get(window, 0) - self.promised.get(window, 0)
 
 
-class _Books:
-    """What is kept by queue, and the tree whose indices it goes by; empty."""
+class Books:
+    """What is kept by queue, and the tree whose indices it goes by; nothing yet."""
 
     def __init__(self, tree: QueueTree) -> None:
         self.tree = tree
@@ -435,8 +435,7 @@ class _Books:
         """By (queue index, flavor): see :meth:`State.keys_charged`."""
 
     def queue_of(self, job: Job) -> QueueNode:
-        """The queue of a job, or the root for a queue that is not configured (such a job is refused by the next
-        cycle)."""
+        """The queue of a job, or the root where it is not configured (such a job is refused by the next cycle)."""
         return self.tree.by_name.get(job.cls.spec.queue, self.tree.root)
 
 
@@ -521,7 +520,7 @@ class State:
         """When victims were last looked for on behalf of everybody."""
         self.children: dict[str, int] = {}
         """By queue: how many stand right below it, of those below which some ever stood."""
-        self._books: _Books | None = None
+        self._books: Books | None = None
         self.arrivals: list[Job] = []
         """Submitted since the last cycle, in order."""
         self.cancels: list[Job] = []
@@ -605,6 +604,10 @@ class State:
         """Whether several clusters have a node of that name."""
         return len(self.homes.get(name, ())) > 1
 
+    def label(self, node: NodeId) -> str:
+        """What people call it: its name, with its cluster where the name alone does not say which."""
+        return str(node) if self.is_named_twice(node.name) else node.name
+
     # --- what a job asks for -----------------------------------------------------------------------------------------
 
     def class_of(self, spec: JobSpec, submitted_ms: int) -> JobClass:
@@ -649,18 +652,19 @@ class State:
         self.agenda = None
 
     @property
-    def books(self) -> _Books:
+    def books(self) -> Books:
         """What is kept by queue. The fold may not look at it in the middle of an event: books that are made anew are
         counted from the jobs and leases as they are then."""
         if self._books is None:
-            self._books = _Books(QueueTree(self.queues))
+            self._books = Books(QueueTree(self.queues))
             for job in self.jobs.values():
                 if job.phase in (Phase.SUBMITTED, Phase.WAITING):
-                    self.count_pending(job, 1)
+                    self.count_pending(self.queue_of(job), 1)
             for lease in self.leases.values():
-                self.count_running(lease.job, 1)
+                queue = self.queue_of(lease.job)
+                self.count_running(queue, 1)
                 for seat in lease.seats:
-                    self.use(lease.job, seat.flavor, seat.ask, 1)
+                    self.use(queue, seat.flavor, seat.ask, 1)
         return self._books
 
     @property
@@ -688,24 +692,29 @@ class State:
         """By queue index: jobs that hold a lease, all below included."""
         return self.books.running
 
-    def count_pending(self, job: Job, change: int) -> None:
+    def queue_of(self, job: Job) -> QueueNode | None:
+        """The queue of a job in the books; ``None`` while they are to be made anew: nothing is to be counted then."""
+        return self._books.queue_of(job) if self._books is not None else None
+
+    def count_pending(self, queue: QueueNode | None, change: int) -> None:
         """A job began to wait (1) or does not any more (-1)."""
-        if self._books is not None:
-            for node in self._books.queue_of(job).path:
-                self._books.pending[node.index] += change
+        if queue is not None:
+            pending = self.books.pending
+            for node in queue.path:
+                pending[node.index] += change
 
-    def count_running(self, job: Job, change: int) -> None:
+    def count_running(self, queue: QueueNode | None, change: int) -> None:
         """A job got a lease (1) or has none any more (-1)."""
-        if self._books is not None:
-            for node in self._books.queue_of(job).path:
-                self._books.running[node.index] += change
+        if queue is not None:
+            running = self.books.running
+            for node in queue.path:
+                running[node.index] += change
 
-    def use(self, job: Job, flavor: str, ask: Ask, sign: int) -> None:
+    def use(self, queue: QueueNode | None, flavor: str, ask: Ask, sign: int) -> None:
         """A member of a job came (1) or went (-1)."""
-        books = self._books
-        if books is None:
+        if queue is None:
             return
-        queue = books.queue_of(job)
+        books = self.books
         for node in queue.path:
             used = books.used[node.index]
             for resource, amount in ask.resources:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from controlplane.audit.figures import Figures
-from controlplane.domain.events import Event, LeasePhase, ServiceObserved
+from controlplane.domain.clusters import ClusterSpec
+from controlplane.domain.events import ClusterConfigured, Event, LeasePhase, ServiceObserved
 from controlplane.scheduler.fold import apply
 from controlplane.scheduler.state import State
 from tests.scheduler.core import HOME, Core, gpus, job
@@ -63,3 +64,16 @@ def test_a_service_is_measured_against_its_objective() -> None:
         "changes": 1,
         "wanted_max": 3,
     }
+
+
+def test_nodes_of_one_name_count_each() -> None:
+    """Sixteen GPUs in two clusters, half of them used."""
+    core = Core()
+    core.home(n1=gpus(8))
+    core.tell(ClusterConfigured(spec=ClusterSpec(name="other")))
+    core.node("n1", gpus(8), cluster="other")
+    core.queue("team")
+    core.submit(job(8))
+    core.cycle(0)
+    core.cycle(MINUTE)
+    assert utilisation(core.told) == {"home": 0.5, "cloud": 0.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import cast
 import pytest
 
 from tests.cli.conftest import Tidegate
-from tests.cli.worlds import POLICIES, generated_jobs, many_jobs, part, small_world, write_world
+from tests.cli.worlds import POLICIES, Plain, generated_jobs, many_jobs, part, small_world, write_world
 
 KEYS = {
     "ok", "world", "seed", "log", "digest", "position", "events", "decisions", "jobs", "placements", "preemptions",
@@ -187,3 +188,39 @@ def test_a_world_without_jobs_is_a_log_too(tidegate: Tidegate, tmp_path: Path) -
     assert "0 submitted" in said.out
     for line in said.out.partition("\nTry next")[2].splitlines()[1:]:
         assert tidegate(*shlex.split(line)[1:]).code == 0
+
+
+def twice_at_home(*names: tuple[str, str]) -> Plain:
+    """The small world with a second cluster like the first; the names of the two nodes of each."""
+    world = small_world()
+    clusters = cast("list[Plain]", world["clusters"])
+    clusters.insert(1, {**copy.deepcopy(clusters[0]), "name": "west"})
+    for number, nodes in enumerate(names):
+        shape = part(world, "clusters", number, "config", "nodes", 0)["shape"]
+        part(world, "clusters", number, "config")["nodes"] = [
+            {"names": [name], "flavor": "a100", "shape": shape} for name in nodes
+        ]
+    return world
+
+
+@pytest.mark.slow
+def test_two_clusters_may_name_their_nodes_alike(tidegate: Tidegate, tmp_path: Path) -> None:
+    """What happens is what happens under names that differ and have the same order, and the log says which is which."""
+    alike, apart = tmp_path / "alike.db", tmp_path / "apart.db"
+    worlds = {
+        alike: twice_at_home(("gpu-0", "gpu-1"), ("gpu-0", "gpu-1")),
+        apart: twice_at_home(("gpu-0a", "gpu-1a"), ("gpu-0b", "gpu-1b")),
+    }
+    answers = [
+        tidegate("simulate", write_world(tmp_path, world), "--log", log, "--json").answer()
+        for log, world in worlds.items()
+    ]
+    for answer in answers:
+        for key in MEASURED | {"digest"}:
+            del answer[key]
+    assert answers[0] == answers[1]
+    assert tidegate("replay", "--verify", "--log", alike).code == 0
+    rows = cast("list[Plain]", tidegate("clusters", "--log", alike, "--json").answer()["clusters"])
+    assert [(row["cluster"], row["gpus_milli"]) for row in rows[:2]] == [("idc", 8_000), ("west", 8_000)]
+    told = "".join(tidegate("why", f"train-{number}", "--log", alike).out for number in range(6))
+    assert {"idc", "west"} <= set(re.findall(r"placed on gpu-[01] of (\w+)", told))

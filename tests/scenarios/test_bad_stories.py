@@ -50,6 +50,16 @@ def test_the_story_itself_is_good() -> None:
     play(GOOD)
 
 
+def test_a_queue_may_stand_below_one_that_was_configured_meanwhile() -> None:
+    """In the order of time, which need not be that of the file."""
+    later = (
+        "  - at: 10s\n    configure: {queues: {new: {}}}\n  - at: %s\n    configure: {queues: {below: {parent: new}}}\n"
+    )
+    play(GOOD.replace("then:\n", later % "11s" + "then:\n"))
+    with pytest.raises(BadStory, match="queue 'below' is below 'new', which is not a queue; configure 'new' first"):
+        play(GOOD.replace("then:\n  - at: 1s", later % "5s" + "then:\n  - at: 11s"))
+
+
 @pytest.mark.parametrize(
     ("change", "place", "sentence"),
     [
@@ -70,6 +80,11 @@ def test_the_story_itself_is_good() -> None:
         (("usd_per_hour: 1", "usd: 1"), (5, 5), "o: an offer has a price, usd_per_hour"),
         (("usd_per_hour: 1", "usd_per_hour: cheap"), (5, 5), "'cheap' is no number; write it like 2, 1/4 or 0.6"),
         (("{quota: {gpu: 1}}", "{parent: nobody}"), (6, 12), "queue team stands before its parent nobody"),
+        (
+            ("team: {quota: {gpu: 1}}", ", ".join(f"q{n}: {{{f'parent: q{n - 1}' if n else ''}}}" for n in range(65))),
+            (6, 1261),
+            "queue 'q64' is more than 64 levels below the root; make the tree flatter",
+        ),
         (("{quota: {gpu: 1}}", "{quota: {gpu: 1/3}}"), (6, 12), "'1/3' is no whole number of thousandths"),
         (("{quota: {gpu: 1}}", "{quota: {memory: lots}}"), (6, 12), "'lots' is no amount of memory"),
         (("usd: 10, per: 1d", "usd: 10"), (7, 13), "budget daily: write it like {usd: 10, per: 1h}"),
@@ -100,7 +115,18 @@ def test_the_story_itself_is_good() -> None:
             "there is no decision point brust; the points",
         ),
         (("{params: {largest_gang: 3}", "{rules: {burst: offer.csot}"), (13, 5), "offer has no field 'csot'"),
+        (
+            ("queues: {team: {}}}", "queues: {a: {parent: team}, team: {parent: a}}}"),
+            (13, 72),
+            "queue 'team' is below itself by way of 'team'; break the cycle",
+        ),
         (("lose: {n: 5m}", "lose: m"), (14, 5), "lose: no node is called m"),
+        (
+            ("home: {nodes: {n: {gpus: 1}}}", "home: {nodes: {n: {gpus: 1}}}\n    east: {nodes: {n: {gpus: 1}}}"),
+            (15, 5),
+            "n is a node of home and of east; write home/n",
+        ),
+        (("n: {gpus: 1}", "n1: {}, n: {count: 2}"), (4, 5), "two nodes of home are called n1"),
         (("lose: {n: 5m}", "observe: {is: ready}"), (14, 5), "observe: a report is about a job, a service, a"),
         (("lose: {n: 5m}", "observe: {job: a, is: well}"), (14, 5), "is: 'well' is not known; use launching,"),
         (

@@ -33,6 +33,7 @@ from controlplane.domain.events import (
     TermsGiven,
     Ticked,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.domain.mig import MILLI_OF_PROFILE
 from controlplane.domain.queues import QueueSpec
 from controlplane.domain.topology import Level
@@ -48,6 +49,7 @@ class Sat:
     """One member where it sits, with what it takes there."""
 
     member: Member
+    at: NodeId
     role: Role
     flavor: str
     milli: int
@@ -82,7 +84,7 @@ class Held:
 class Ledger:
     """See the module."""
 
-    nodes: dict[str, NodeObserved] = field(default_factory=dict)
+    nodes: dict[NodeId, NodeObserved] = field(default_factory=dict)
     leases: dict[str, Held] = field(default_factory=dict)
     asked: dict[int, JobSpec] = field(default_factory=dict)
     """Jobs as submitted."""
@@ -111,7 +113,7 @@ class Ledger:
             case Ticked():
                 self.now_ms = max(self.now_ms, event.now_ms)
             case NodeObserved():
-                self.nodes[event.node] = event
+                self.nodes[NodeId(event.cluster, event.node)] = event
             case QueueConfigured():
                 self.queues[event.spec.name] = event.spec
             case BudgetConfigured():
@@ -170,20 +172,23 @@ class Ledger:
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
-    def _sat(self, spec: JobSpec, members: tuple[Member, ...], since: int) -> list[Sat]:
+    def _sat(self, spec: JobSpec, cluster: str, members: tuple[Member, ...], since: int) -> list[Sat]:
+        """A gang is in one cluster: its members are on nodes of that cluster."""
         roles = {role.name: role for role in spec.roles}
-        nodes = [self.nodes[member.node] for member in members]
-        return [
-            Sat(member, roles[member.role], node.flavor, milli_on(roles[member.role], node.shape), since)
-            for member, node in zip(members, nodes, strict=True)
-        ]
+        seats: list[Sat] = []
+        for member in members:
+            at, role = NodeId(cluster, member.node), roles[member.role]
+            assert at in self.nodes, f"a member is placed on {member.node} of {cluster}, which has no such node"
+            node = self.nodes[at]
+            seats.append(Sat(member, at, role, node.flavor, milli_on(role, node.shape), since))
+        return seats
 
     def _grant(self, event: LeaseGranted) -> None:
         assert event.job in self.waiting, f"j{event.job} is placed and did not wait"
         spec = self.specs[event.job]
         self._check_ties(event.job, spec)
         self.waiting.remove(event.job)
-        held = Held(event, self.now_ms, self._sat(spec, event.members, 0))
+        held = Held(event, self.now_ms, self._sat(spec, event.cluster, event.members, 0))
         names = sorted(sat.name for sat in held.seats)
         assert names == sorted((role.name, at) for role in spec.roles for at in range(role.least)), "a partial gang"
         self.leases[event.lease] = held
@@ -195,7 +200,7 @@ class Ledger:
         assert not held.is_revoked, f"{event.lease} grows and is revoked"
         assert event.revision == held.revision + 1, f"{event.lease} has revision {held.revision}, then {event.revision}"
         held.revision = event.revision
-        more = self._sat(self.specs[held.granted.job], event.members, event.revision)
+        more = self._sat(self.specs[held.granted.job], held.granted.cluster, event.members, event.revision)
         held.seats += more
         for role in self.specs[held.granted.job].roles:
             ordinals = [sat.member.ordinal for sat in held.seats if sat.role.name == role.name]
@@ -222,12 +227,10 @@ class Ledger:
     def _check_seats(self, held: Held, more: list[Sat]) -> None:
         """Of members that came: where they may be at all, quota, room, and how near they are to the others."""
         event = held.granted
-        clusters = {self.nodes[sat.member.node].cluster for sat in held.seats}
-        assert clusters == {event.cluster}, f"{event.lease} is spread over {sorted(clusters)}"
         self._check_quota(held, more)
-        for name in sorted({sat.member.node for sat in more}):
-            assert self.nodes[name].state is NodeState.READY, f"{event.lease} is placed on {name}, not ready"
-            self.check_node(name)
+        for at in sorted({sat.at for sat in more}):
+            assert self.nodes[at].state is NodeState.READY, f"{event.lease} is placed on {at}, not ready"
+            self.check_node(at)
         self._check_near(held)
 
     def _observe(self, event: LeaseObserved) -> None:
@@ -313,14 +316,14 @@ class Ledger:
 
     # --- room --------------------------------------------------------------------------------------------------------
 
-    def check_node(self, name: str) -> None:
+    def check_node(self, node: NodeId) -> None:
         """Members on the node take no more than it has, in sum and on each GPU."""
-        shape = self.nodes[name].shape
+        shape, name = self.nodes[node].shape, "/".join(node)
         left = {"cpu": shape.cpu_milli, "memory": shape.memory_bytes, **shape.other}
         gpus = [Gpu(shape, index) for index in range(shape.gpus)]
         for held in self.leases.values():
             for sat in held.seats:
-                if sat.member.node != name:
+                if sat.at != node:
                     continue
                 taken = sat.amounts
                 assert len(sat.member.gpus) == sat.role.gpus, (
@@ -349,16 +352,16 @@ class Ledger:
                 )
 
     def _check_in_one(self, held: Held, level: Level, seats: list[Sat]) -> None:
-        domains = {self._domain(sat.member.node, level) for sat in seats}
+        domains = {self._domain(sat.at, level) for sat in seats}
         assert len(domains) <= 1, f"{held.granted.lease} requires one {level.value}, and is in {sorted(domains)}"
 
-    def _domain(self, name: str, level: Level) -> tuple[str, ...]:
+    def _domain(self, at: NodeId, level: Level) -> tuple[str, ...]:
         """Nodes of these worlds say block and rack, or nothing: a node that says nothing is alone."""
-        node = self.nodes[name]
+        node = self.nodes[at]
         if not node.topology or level.depth > Level.RACK.depth:
-            return (node.cluster, name)
+            return at
         narrowest = level if level is Level.RACK else Level.BLOCK
-        return (node.cluster, *(node.topology[at] for at in (Level.BLOCK, Level.RACK) if at.depth <= narrowest.depth))
+        return (node.cluster, *(node.topology[up] for up in (Level.BLOCK, Level.RACK) if up.depth <= narrowest.depth))
 
     # --- a whole cycle -----------------------------------------------------------------------------------------------
 

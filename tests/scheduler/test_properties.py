@@ -8,15 +8,15 @@ then break, in the words of the property that the mutant is there for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.clusters import NodeShape
+from controlplane.domain.clusters import ClusterSpec, NodeShape
 from controlplane.domain.events import (
     ClusterConfigured,
     Event,
@@ -35,11 +35,12 @@ from controlplane.scheduler.draft import Draft
 from controlplane.scheduler.invariants import check_all
 from controlplane.scheduler.kinds import Build, KindTable
 from controlplane.scheduler.packing import Packer
+from controlplane.scheduler.quota import QueueNode
 from controlplane.scheduler.snapshot import take
 from controlplane.scheduler.state import Ask, BudgetAccount, Job, Lease, Node, State
 from tests.scheduler import core
-from tests.scheduler.core import Core, gpus, job, refold
-from tests.scheduler.worlds import RULES, SCRIPTS, Script, World, script_of
+from tests.scheduler.core import HOME, Core, gpus, job, refold
+from tests.scheduler.worlds import OTHER, RULES, SCRIPTS, Script, World, script_of
 
 E = TypeVar("E", bound=Event)
 VARIANTS = st.integers(0, len(RULES) - 1)
@@ -85,8 +86,9 @@ def check_shuffle(order: list[int]) -> None:
         world = Core(RULES[0]())
         world.queue("team")
         world.home()
+        world.tell(ClusterConfigured(spec=ClusterSpec(name=OTHER)))
         for number in sequence:
-            world.node(f"n{number}", shapes[number % len(shapes)])
+            world.node(f"n{number // 2}", shapes[number % len(shapes)], cluster=(HOME, OTHER)[number % 2])
         for size in (2, 1, 3, 2, 8, 1, 2):
             world.submit(job(size))
         world.submit(job(2, members=3))
@@ -97,7 +99,8 @@ def check_shuffle(order: list[int]) -> None:
 
 @given(st.permutations(range(9)))
 def test_the_order_in_which_equal_nodes_are_reported_changes_nothing(order: list[int]) -> None:
-    """SCENARIOS E2. Kills :func:`nodes_in_the_order_of_their_reports`."""
+    """SCENARIOS E2. Two clusters have nodes of the same names. Kills: nodes in the order of their reports, and nodes of
+    one name in that order."""
     check_shuffle(order)
 
 
@@ -163,9 +166,9 @@ def a_gang_may_lack_its_last_member(patch: Patch) -> None:
 def usage_leaks_when_a_lease_ends(patch: Patch) -> None:
     use = State.use
 
-    def leaks(self: State, job: Job, flavor: str, ask: Ask, sign: int) -> None:
+    def leaks(self: State, queue: QueueNode | None, flavor: str, ask: Ask, sign: int) -> None:
         if sign > 0:
-            use(self, job, flavor, ask, sign)
+            use(self, queue, flavor, ask, sign)
 
     patch.setattr(State, "use", leaks)
 
@@ -383,7 +386,12 @@ def patience_has_no_end(patch: Patch) -> None:
     patch.setattr(_Cycle, "give_up", lambda self: None)
 
 
+def a_node_is_known_by_its_name(patch: Patch) -> None:
+    patch.setattr(State, "node_of", lambda self, cluster, name: self.nodes[NodeId(self.homes[name][0], name)])
+
+
 MUTANTS: tuple[tuple[Callable[[Patch], None], str], ...] = (
+    (a_node_is_known_by_its_name, r"node \S+: (kept as|more is allocated)"),
     (waiting_jobs_of_a_class_are_counted_once_too_often, r"jobs of a class of queue \w+ wait, not"),
     (a_job_that_comes_back_is_forgotten, r"came back and in no line"),
     (a_cancellation_is_forgotten, r"is cancelled and in no line"),
@@ -409,7 +417,7 @@ MUTANTS: tuple[tuple[Callable[[Patch], None], str], ...] = (
     (a_part_by_memory_counts_next_to_nothing, r"is (given away as|taken as)|does not say how much"),
     (time_has_no_limits, r"is over its time and not revoked"),
     (patience_has_no_end, r"waits for longer than it would"),
-    (room_is_not_given_back, r"node n\d+: kept as"),
+    (room_is_not_given_back, r"node \S+: kept as"),
     (named_resources_never_lack, r"more is allocated than it has|is over-allocated"),
     (a_gang_may_lack_its_last_member, r"seats \d+ of \d+ members|a partial gang"),
     (usage_leaks_when_a_lease_ends, r"what queues use is not the sum"),
@@ -457,8 +465,13 @@ def test_a_cycle_that_writes_what_only_the_fold_may_would_be_seen(monkeypatch: P
     assert "gives another state than living through them" in found
 
 
-def test_nodes_in_the_order_of_their_reports_would_be_seen(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(agenda, "sorted", lambda items, **_: list(items), raising=False)
+@pytest.mark.parametrize("order", [lambda node: "", lambda node: node.name], ids=["none", "name"])
+def test_nodes_in_the_order_of_their_reports_would_be_seen(monkeypatch: Patch, order: Callable[[Any], str]) -> None:
+    def reported(items: Iterable[Any], *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> list[Any]:
+        listed = list(items)
+        return sorted(listed, key=order if listed and isinstance(listed[0], Node) else key, reverse=reverse)
+
+    monkeypatch.setattr(agenda, "sorted", reported, raising=False)
     with pytest.raises(AssertionError, match="the order in which nodes were reported"):
         check_shuffle([8, 7, 6, 5, 4, 3, 2, 1, 0])
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from controlplane.domain.clusters import ClusterSpec, NodeShape, NodeState, Offer, Site
+from controlplane.domain.clusters import ClusterSpec, NodeState, Offer, Site
 from controlplane.domain.events import (
     CapacityPhase,
     ClusterConfigured,
@@ -42,6 +42,8 @@ from tests.scheduler.core import CLOUD, GIB, HOME, HOUR, Core, gpus, offer
 from tests.scheduler.ledger import OVER, Ledger
 from tests.twins.plain_rules import PlainRules
 
+OTHER = "home0"
+"""A second cluster at home; it is configured anew now and then."""
 Step = tuple[str, int, int, int]
 Script = list[Step]
 T = TypeVar("T")
@@ -169,9 +171,12 @@ class World(Core):
         """Jobs that were submitted."""
         self._ends: list[str] = []
         self._resized: list[LeaseObserved] = []
-        self._nodes_made = 0
+        self._nodes_made = {HOME: 0, OTHER: 0, CLOUD: 0}
+        self._rented: dict[str, tuple[str, ...]] = {}
+        """Request -> the names of its nodes."""
         self.tell(PolicyActivated(name="p", digest=self.rules.digest, files={}))
         self.home()
+        self.tell(ClusterConfigured(spec=ClusterSpec(name=OTHER)))
         self.queue("root", {"gpu": 20_000})
         self.queue("left", {"gpu": Quota(nominal=8_000, borrowing_limit=4_000, lending_limit=2_000)}, parent="root")
         self.queue("right", {"gpu": 4_000}, flavor="a100", parent="root")
@@ -257,22 +262,25 @@ class World(Core):
             self.tell(self._resized[-1])
 
     def _new_node(self, a: int, b: int, c: int) -> None:
-        self._nodes_made += 1
-        self._report_node(f"n{self._nodes_made}", SHAPES[a % len(SHAPES)], topology=PLACES[b % len(PLACES)])
-
-    def _report_node(self, name: str, shape: NodeShape, **more: object) -> None:
+        cluster, shape = (HOME, HOME, HOME, OTHER)[c % 4], SHAPES[a % len(SHAPES)]
         flavor = (shape.gpu_model or "cpu").lower()
-        plain = {"cluster": HOME, "node": name, "shape": shape, "flavor": flavor, **more}
-        self.tell(NodeObserved.model_validate(plain))
+        place = PLACES[b % len(PLACES)]
+        node = self._next_name(cluster)
+        self.tell(NodeObserved(cluster=cluster, node=node, shape=shape, flavor=flavor, topology=place))
+
+    def _next_name(self, cluster: str) -> str:
+        """Each cluster counts for itself, so that they have nodes of the same names."""
+        self._nodes_made[cluster] += 1
+        return f"n{self._nodes_made[cluster]}"
 
     def _change_node(self, a: int, b: int, c: int) -> None:
         """It is lost, cordoned, comes back, has a GPU less, or stands elsewhere."""
-        there = {at.name for at in self.state.nodes}
-        names = [name for name in self.ledger.nodes if name in there or b % 3 == 0]
-        if not names:
+        nodes = [at for at in self.ledger.nodes if at in self.state.nodes or b % 3 == 0]
+        if not nodes:
             return
-        known = self.ledger.nodes[names[a % len(names)]]
-        if known.request is not None and known.node not in there:
+        at = nodes[a % len(nodes)]
+        known = self.ledger.nodes[at]
+        if known.request is not None and at not in self.state.nodes:
             return  # what was rented is gone for good
         update: dict[str, object] = {
             "state": (NodeState.LOST, NodeState.READY, NodeState.CORDONED, NodeState.READY)[b % 4],
@@ -325,7 +333,9 @@ class World(Core):
             return
         request = requests[a % len(requests)]
         found = next((one for one in OFFERS if one.name == request.offer), OFFERS[0])
-        names = tuple(f"{request.id}-{number}" for number in range(request.nodes))
+        if request.id not in self._rented:
+            self._rented[request.id] = tuple(self._next_name(CLOUD) for _ in range(request.nodes))
+        names = self._rented[request.id]
         for name in names:
             self.node(name, found.shape, cluster=CLOUD, flavor=found.flavor, request=request.id)
         self.capacity(request.id, CapacityPhase.PROVIDED, nodes=names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from controlplane.domain.events import (
     RoomPromised,
     ServiceScaled,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.domain.quantities import share_ppb
 from controlplane.domain.reasons import Reason
 from controlplane.scheduler.state import TAKEN, Job, RequestPhase
@@ -176,13 +177,15 @@ class Expectations:
         return records
 
     def _placed(self, given: object) -> tuple[object, object]:
-        """Job -> the nodes of its members, in order of role and number; one name for one node."""
+        """Job -> the nodes of its members, in order of role and number; one name for one node. A node may be called by
+        its name or by ``cluster/name``."""
         expected = {name: [str(node) for node in as_list(nodes)] for name, nodes in as_map(given).items()}
         found: dict[str, object] = {}
-        for name in expected:
+        for name, called in expected.items():
             job = self._stage.plane.state.jobs.get(self._stage.job(name))
             lease = self._stage.plane.state.leases.get(job.lease or "") if job is not None else None
-            found[name] = [seat.node.name for seat in lease.seats] if lease is not None else "nowhere"
+            seats = lease.seats if lease is not None else ()
+            found[name] = [_called(seat.node, called) for seat in seats] or "nowhere"
         return expected, found
 
     def _clusters(self, given: object) -> tuple[object, object]:
@@ -411,8 +414,10 @@ class Expectations:
         for id_, made in held.items():
             name = self._stage.names[id_]
             start = clock(made.start_ms) if made.start_ms is not None else None
-            known = {"start": start, "nodes": list(made.nodes)}
             wanted = expected.get(name)
+            called = [str(node) for node in as_list(wanted.get("nodes"))] if isinstance(wanted, dict) else []
+            nodes = [_called(NodeId(made.cluster, node), called) for node in made.nodes]
+            known = {"start": start, "nodes": nodes}
             keys = as_map(wanted, "reserved", tuple(known)) if isinstance(wanted, dict) else {}
             found[name] = {key: known[key] for key in keys} if keys else wanted
         return expected, found
@@ -457,6 +462,11 @@ class Expectations:
         """Warm pool -> how many blocks it holds."""
         pools = self._stage.plane.state.pools
         return given, {name: len(pool.blocks) for name, pool in pools.items()}
+
+
+def _called(node: NodeId, known: Sequence[str]) -> str:
+    """As it is called there, if it is."""
+    return str(node) if str(node) in known else node.name
 
 
 def _group(name: str) -> str:

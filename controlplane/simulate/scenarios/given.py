@@ -16,6 +16,7 @@ from controlplane.domain.model import Model
 from controlplane.domain.quantities import MILLI, Name
 from controlplane.domain.queues import QueueSpec
 from controlplane.domain.workloads import JobSpec
+from controlplane.scheduler.quota import check_depth
 from controlplane.simulate.scenarios.words import (
     BadStory,
     amount,
@@ -121,6 +122,14 @@ def _quota(resource: str, given: object) -> Plain:
         return {"nominal": amount(resource, given)}
     words = {"nominal": "nominal", "borrow": "borrowing_limit", "lend": "lending_limit"}
     return {words[key]: amount(resource, value) for key, value in as_map(given, resource, tuple(words)).items()}
+
+
+def let_in(known: Mapping[str, QueueSpec], spec: QueueSpec) -> None:
+    """Whether the queue may be configured beside those that are known. Raises :class:`BadStory`."""
+    try:
+        check_depth(known, spec)
+    except ValueError as error:
+        raise BadStory(str(error)) from error
 
 
 def budget(name: str, body: Plain) -> Budget:

@@ -72,9 +72,10 @@ class Narration:
             case WarmPoolConfigured():
                 return f"warm pool {event.spec.name} is configured"
             case NodeObserved() if len(self._stage.story.nodes) <= 20:
-                return f"node {event.node} is {event.state.value}"
+                return f"node {event.node} of {event.cluster} is {event.state.value}"
             case LeaseGranted():
-                return f"{self._job(event.job)} is placed on {_nodes([m.node for m in event.members])}{_by(event.rule)}"
+                where = f"{_nodes([m.node for m in event.members])} of {event.cluster}"
+                return f"{self._job(event.job)} is placed on {where}{_by(event.rule)}"
             case LeaseRevoked():
                 return f"{self._job(job_of(event.lease))} is told to stop: {event.cause}"
             case LeaseObserved():

@@ -29,6 +29,7 @@ from controlplane.domain.events import (
     ServiceObserved,
     WarmPoolConfigured,
 )
+from controlplane.domain.ids import NodeId
 from controlplane.domain.loads import ServiceLoad
 from controlplane.domain.workloads import JobSpec
 from controlplane.eventlog.memory import MemoryLog
@@ -37,7 +38,7 @@ from controlplane.runtime.outbox import Outbox
 from controlplane.runtime.plane import ControlPlane
 from controlplane.scheduler.invariants import check_all
 from controlplane.simulate.scenarios.bundles import Bundles, activation, bundle_of
-from controlplane.simulate.scenarios.given import Plain, PlannedJob, as_list, node_shape
+from controlplane.simulate.scenarios.given import Plain, PlannedJob, as_list, let_in, node_shape
 from controlplane.simulate.scenarios.story import (
     Cancel,
     Configure,
@@ -173,10 +174,11 @@ class Stage:
         deaths: list[Plain] = []
         for one in self.story.when:
             lost = one.deed.nodes if isinstance(one.deed, Lose) else {}
-            for node, back_ms in lost.items():
-                if self.story.nodes.get(node, {}).get("cluster") == cluster:
+            for called, back_ms in lost.items():
+                at = self.story.node(called)
+                if at is not None and at.cluster == cluster:
                     away = {} if back_ms is None else {"for_ms": back_ms}
-                    deaths.append({"node": node, "at_ms": one.at_ms, **away})
+                    deaths.append({"node": at.name, "at_ms": one.at_ms, **away})
         return {"deaths": deaths} if deaths else {}
 
     def _configure(self) -> None:
@@ -189,9 +191,7 @@ class Stage:
         if story.history is not None:
             events.append((HistoryConfigured(spec=story.history), OPERATOR))
         if story.is_scripted:
-            events.extend(
-                (_node(name, body, NodeState.READY), str(body["cluster"])) for name, body in story.nodes.items()
-            )
+            events.extend((_node(at, body, NodeState.READY), at.cluster) for at, body in story.nodes.items())
         recorded = self.plane.record(events, 0)
         self.told.extend((0, position, event) for position, event in recorded)
 
@@ -238,6 +238,10 @@ class Stage:
         return found
 
     def _configured(self, deed: Configure) -> list[Event]:
+        known = dict(self.plane.state.queues)
+        for spec in deed.queues:
+            let_in(known, spec)
+            known[spec.name] = spec
         events: list[Event] = [QueueConfigured(spec=spec) for spec in deed.queues]
         events.extend(BudgetConfigured(spec=spec) for spec in deed.budgets)
         events.extend(WarmPoolConfigured(spec=spec) for spec in deed.pools)
@@ -248,11 +252,11 @@ class Stage:
 
     def _lose(self, deed: Lose) -> list[tuple[Event, str]]:
         lost: list[tuple[Event, str]] = []
-        for name in deed.nodes:
-            body = self.story.nodes.get(name)
-            if body is None:
-                raise BadStory(f"no node {name} has been observed by now")
-            lost.append((_node(name, body, NodeState.LOST), str(body["cluster"])))
+        for called in deed.nodes:
+            at = self.story.node(called)
+            if at is None:
+                raise BadStory(f"no node {called} has been observed by now")
+            lost.append((_node(at, self.story.nodes[at], NodeState.LOST), at.cluster))
         return lost
 
     def _report(self, told: Plain) -> LeaseObserved | NodeObserved | CapacityObserved | ServiceObserved:
@@ -296,9 +300,13 @@ class Stage:
         return job.attempts if job is not None else 1
 
     def _node_report(self, told: Plain) -> NodeObserved:
-        name, state = str(told.pop("node")), _one_of(NodeState, told.pop("is", "ready"))
-        known = dict(self.story.nodes.get(name, {}))
-        for key in ("cluster", "flavor", "request", "labels"):
+        called, state = str(told.pop("node")), _one_of(NodeState, told.pop("is", "ready"))
+        at = NodeId(str(told.pop("cluster")), called) if "cluster" in told else self.story.node(called)
+        at = at or NodeId(self._first_cluster(), called)
+        known = dict(self.story.nodes.get(at, {}))
+        if "request" in told:
+            known["request"] = self.request(told.pop("request"))
+        for key in ("flavor", "labels"):
             if key in told:
                 known[key] = told.pop(key)
         if told:
@@ -307,11 +315,8 @@ class Stage:
                 raise BadStory(f"observe: a node has no {', '.join(sorted(told))}")
             known["shape"] = shape.model_dump(exclude_defaults=True)
             known.setdefault("flavor", (shape.gpu_model or "cpu").lower())
-        known.setdefault("cluster", self._first_cluster())
-        if "request" in known:
-            known["request"] = self.request(known["request"])
-        self.story.nodes[name] = known
-        return _node(name, known, state)
+        self.story.nodes[at] = known
+        return _node(at, known, state)
 
     def _capacity_report(self, told: Plain) -> CapacityObserved:
         request = self.request(str(told["capacity_for"]))
@@ -350,5 +355,5 @@ def _one_of(kind: type[K], text: object) -> K:
     return found
 
 
-def _node(name: str, body: Plain, state: NodeState) -> NodeObserved:
-    return NodeObserved.model_validate({"node": name, "state": state, **body})
+def _node(at: NodeId, body: Plain, state: NodeState) -> NodeObserved:
+    return NodeObserved.model_validate({"cluster": at.cluster, "node": at.name, "state": state, **body})

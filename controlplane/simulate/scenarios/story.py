@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from controlplane.domain.clusters import Budget, ClusterSpec, WarmPool
+from controlplane.domain.ids import NodeId
 from controlplane.domain.queues import HistorySpec, QueueSpec
 from controlplane.policy.documents import plain_value
 from controlplane.policy.yamltext import Node, normalise, parse_yaml
@@ -23,6 +24,7 @@ from controlplane.simulate.scenarios.given import (
     as_map,
     budget,
     jobs,
+    let_in,
     node_shape,
     offer,
     pool,
@@ -175,12 +177,20 @@ class Story:
     tick_ms: int = 1_000
     when: list[Happening] = field(default_factory=list)
     then: list[Expected] = field(default_factory=list)
-    nodes: dict[str, Plain] = field(default_factory=dict)
-    """Node -> its cluster, flavor, shape and labels, for scripted agents."""
+    nodes: dict[NodeId, Plain] = field(default_factory=dict)
+    """Node -> its flavor, shape and labels, for scripted agents."""
     places: dict[str, At] = field(default_factory=dict)
     """Of ``policy`` and of each cluster (``cluster NAME``), for what is found wrong only when they are used."""
     jobs: set[str] = field(default_factory=set)
     """Names of all that are ever submitted."""
+
+    def node(self, called: str) -> NodeId | None:
+        """The node that is called so, by name or ``cluster/name``. Raises :class:`BadStory` where the name alone does
+        not say which."""
+        found = [at for at in self.nodes if called in (at.name, str(at))]
+        if len(found) > 1:
+            raise BadStory(f"{called} is a node of {found[0].cluster} and of {found[1].cluster}; write {found[0]}")
+        return found[0] if found else None
 
 
 def read_story(file: str, text: str) -> Story:
@@ -198,6 +208,8 @@ class _Reading:
     def __init__(self, file: str, root: Node) -> None:
         self._reported: set[str] = set()
         """Nodes that a story tells of only by what is observed."""
+        self._queues: dict[str, QueueSpec] = {}
+        """As they are by then, in the order of the file."""
         top = _parts(root, "a story", _TOP)
         given = _parts(top["given"], "given", _GIVEN) if "given" in top else {}
         if "story" not in top or not top["story"].text.strip():
@@ -259,13 +271,13 @@ class _Reading:
 
     def _check_parents(self, specs: Sequence[QueueSpec], node: Node | None) -> None:
         """Queues are configured one after the other, and none before its parent."""
-        known: set[str] = {spec.name for spec in self.story.queues} if specs is not self.story.queues else set()
         at = {key.text: key for key, _ in node.entries} if node is not None else {}
         for spec in specs:
-            known.add(spec.name)
-            if spec.parent is not None and (spec.parent not in known or spec.parent == spec.name):
-                with placed(at.get(spec.name, (1, 1))):
+            with placed(at.get(spec.name, (1, 1))):
+                if spec.parent is not None and spec.parent not in self._queues:
                     raise BadStory(f"queue {spec.name} stands before its parent {spec.parent}, or there is none")
+                let_in(self._queues, spec)
+            self._queues[spec.name] = spec
 
     def _cluster(self, name: str, body: Plain) -> ClusterSpec:
         groups: list[Plain] = []
@@ -303,9 +315,10 @@ class _Reading:
             width = len(str(many - 1))
             names = [f"{prefix}{number:0{width}d}" for number in range(many)]
         for name in names:
-            if name in self.story.nodes:
-                raise BadStory(f"two nodes are called {name}")
-            self.story.nodes[name] = {"cluster": cluster, **group}
+            at = NodeId(cluster, name)
+            if at in self.story.nodes:
+                raise BadStory(f"two nodes of {cluster} are called {name}")
+            self.story.nodes[at] = group
         if len(self.story.nodes) > MAX_NODES:
             raise BadStory(f"the story has more than {MAX_NODES:,} nodes; tell it with fewer")
         return [{**group, "names": [name]} for name in names]
@@ -364,7 +377,7 @@ class _Reading:
     def _lose(self, node: Node) -> Lose:
         plain = plain_value(node)
         lost = plain if isinstance(plain, dict) else dict.fromkeys(str(name) for name in as_list(plain))
-        unknown = [name for name in lost if name not in self.story.nodes and name not in self._reported]
+        unknown = [name for name in lost if name not in self._reported and self.story.node(name) is None]
         if unknown:
             raise BadStory(f"lose: no node is called {unknown[0]}")
         return Lose({name: None if back is None else milliseconds(back) for name, back in lost.items()})
