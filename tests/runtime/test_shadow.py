@@ -17,6 +17,7 @@ from controlplane.domain.events import (
     ClusterConfigured,
     CycleDecided,
     Event,
+    JobCancelRequested,
     JobSubmitted,
     LeaseGranted,
     LeaseObserved,
@@ -42,6 +43,7 @@ from controlplane.runtime.outbox import Outbox
 from controlplane.runtime.plane import PLANE, ControlPlane, Recorded
 from controlplane.runtime.rulebook import Rulebook
 from controlplane.runtime.shadow import Cycles
+from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.rules import Rules
 
 E = TypeVar("E", bound=Event)
@@ -209,6 +211,24 @@ def test_a_bundle_that_scales_a_service_otherwise_is_told_of() -> None:
     assert ("grow", True, (life.number("api"),), None, None) in told
     assert len(life.plane.state.leases[f"j{life.number('api')}.1"].seats) == 1
     assert replay(life.log, verify=True).ok
+
+
+def started_once_the_first_has_gone() -> bool:
+    """Under rules that place nobody, beside which others would have placed the first of two that do not fit together.
+    It is cancelled: whether the second would have been started then."""
+    life = Life(bundle("closed", eligibility=output("false")))
+    life.pass_minute(shadowed(PLAIN), life.job("first", 8, priority=9), life.job("second", 8))
+    second = life.number("second")
+    life.pass_minute(JobCancelRequested(job=life.number("first"), requested_ms=0))
+    return ("start", True, (second,), None, None) in differences(life.of(ShadowDecided))
+
+
+def test_a_shadow_remembers_no_verdict_since_what_it_decides_is_not_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert started_once_the_first_has_gone()
+    monkeypatch.setattr(shadow.ShadowAgenda, "is_lasting", Agenda.is_lasting)
+    assert not started_once_the_first_has_gone()
 
 
 def test_what_one_cycle_tells_is_bounded_and_the_rest_is_told_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

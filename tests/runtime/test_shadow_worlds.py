@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.runtime import shadow
-from controlplane.runtime.shadow import ShadowAgenda
 from controlplane.scheduler.agenda import Agenda
 from controlplane.scheduler.decide import Decision
 from controlplane.scheduler.state import Job, Shadow, State
@@ -18,6 +17,7 @@ from tests.runtime.shadows import ShadowedWorld
 from tests.scheduler.worlds import RULES, SCRIPTS, Script, script_of
 
 Patch = pytest.MonkeyPatch
+WORLDS_SEARCHED = 20
 
 
 @pytest.mark.slow
@@ -28,26 +28,21 @@ def test_a_shadow_is_a_function_of_the_state_and_reaches_nobody(script: Script, 
 
 
 @pytest.mark.slow
-def test_the_worlds_tell_of_differences_of_most_kinds() -> None:
+def test_the_worlds_tell_of_differences_of_many_kinds() -> None:
     told = {
         (difference.what, difference.by_shadow)
-        for seed in (1, 5, 11, 12, 18, 23, 26)
+        for seed in range(8)
         for event in played(seed).differed
         for difference in event.differences
     }
-    kinds = ("refuse", "terms", "start", "reserve", "rent", "grow")
-    assert {(kind, by_shadow) for kind in kinds for by_shadow in (True, False)} <= told
-    assert {("elsewhere", True), ("rent-otherwise", True), ("make-room", False), ("evict", False)} <= told
+    assert {("start", True), ("start", False), ("elsewhere", True)} <= told
+    assert len({what for what, _ in told}) >= 6
 
 
 def played(seed: int) -> ShadowedWorld:
     world = ShadowedWorld(seed)
     world.play(script_of(seed))
     return world
-
-
-def verdicts_are_remembered(patch: Patch) -> None:
-    patch.setattr(ShadowAgenda, "is_lasting", Agenda.is_lasting)
 
 
 def nodes_are_not_followed(patch: Patch) -> None:
@@ -78,35 +73,18 @@ def the_agenda_is_not_given_back(patch: Patch) -> None:
     patch.setattr(shadow.Cycles, "decide", mixed)
 
 
-def who_was_given_terms_stays_in_line(patch: Patch) -> None:
-    beside = shadow.Cycles.beside
-
-    def keeping(
-        self: shadow.Cycles, state: State, active: tuple[Decision, ...], began: list[Job], core: str
-    ) -> shadow.Decided:
-        before = self._beside
-        decided = beside(self, state, active, began, core)
-        self._beside = self._beside or (before if state.shadow is not None else None)
-        return decided
-
-    patch.setattr(shadow.Cycles, "beside", keeping)
-
-
-MUTANTS: tuple[tuple[Callable[[Patch], None], int, str], ...] = (
-    (verdicts_are_remembered, 147, r"without memory"),
-    (nodes_are_not_followed, 0, r"without memory"),
-    (who_came_is_not_passed_on, 0, r"without memory"),
-    (the_agenda_is_not_given_back, 0, r"felt the shadow|without memory"),
-    (who_was_given_terms_stays_in_line, 111, r"without memory"),
+MUTANTS: tuple[tuple[Callable[[Patch], None], str], ...] = (
+    (nodes_are_not_followed, r"without memory"),
+    (who_came_is_not_passed_on, r"without memory"),
+    (the_agenda_is_not_given_back, r"felt the shadow|without memory"),
 )
-"""With the world from which the search begins: two of them show in one of a few hundred."""
 
 
-@pytest.mark.parametrize(("mutant", "first", "says"), MUTANTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_worlds_would_see(mutant: Callable[[Patch], None], first: int, says: str, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(("mutant", "says"), MUTANTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_worlds_would_see(mutant: Callable[[Patch], None], says: str, monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     found = ""
-    for seed in range(first, first + 12):
+    for seed in range(WORLDS_SEARCHED):
         try:
             played(seed)
         except AssertionError as error:
