@@ -8,7 +8,8 @@ the inputs are true.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from controlplane.audit.canonical import NOT_CANONICAL, canonical
@@ -146,6 +147,19 @@ def _replayed(
     except LogDamaged as damage:
         replaying.report.divergence = Divergence(damage.position, damage.what)
     return replaying.close()
+
+
+@contextmanager
+def blamed(log: EventLog) -> Iterator[None]:
+    """For what reads a log and goes on from there: if the core is given what cannot be, and the log does not verify, it
+    is the log's doing, and :class:`LogDamaged` says where. Of a log that verifies it is a bug, and stays one."""
+    try:
+        yield
+    except CANNOT_BE as error:
+        found = replay(log, verify=True).divergence
+        if found is None:
+            raise
+        raise LogDamaged(found.position, found.what) from error
 
 
 class _Replay:

@@ -61,13 +61,14 @@ def diff(
     import dataclasses
 
     from controlplane.audit.diff import diff as difference
+    from controlplane.audit.replay import blamed
     from controlplane.audit.thresholds import parse
 
     thresholds = [parse(text) for text in fail_if or ()]
     candidate = _bundle(against)
     draw = _page_for(html) if html is not None else None
     begun = time.perf_counter()
-    with open_for_reading(log) as opened, progress("policy diff", quiet=json) as show:
+    with open_for_reading(log) as opened, progress("policy diff", quiet=json) as show, blamed(opened):
         report = difference(opened, candidate, start_of(opened, since), show)
     report = dataclasses.replace(report, verdicts=tuple(threshold.verdict(report) for threshold in thresholds))
     wall_s = time.perf_counter() - begun

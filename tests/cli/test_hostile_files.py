@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.domain.model import canonical_bytes
 from controlplane.eventlog import open_log
 from controlplane.eventlog.port import EMPTY, Entry, Record
 from tests.cli.conftest import Tidegate
 from tests.cli.test_bad_input import openb_world
-from tests.cli.worlds import small_world, write_world
+from tests.cli.worlds import POLICIES, small_world, write_world
 
 COMMANDS = [
     ["replay"],
@@ -31,8 +32,11 @@ COMMANDS = [
     ["queues"],
     ["clusters"],
     ["top"],
+    ["policy", "history"],
+    ["policy", "shadow", "--report"],
     ["db", "upgrade"],
 ]
+DIFF = ["policy", "diff", "--against", str(POLICIES / "examples" / "strict-fifo")]
 
 
 def ends_well(tidegate: Tidegate, *words: str | Path) -> int:
@@ -239,6 +243,31 @@ def test_forged_records_end_in_a_sentence(tidegate: Tidegate, finished_day: Path
     with open_log(str(tmp_path / "a.db"), create=True) as log:
         log.append(entries, EMPTY)
     all_end_well(tidegate, tmp_path / "a.db")
+    ends_well(tidegate, *DIFF, "--log", tmp_path / "a.db")
+
+
+def test_what_a_difference_meets_in_a_log_that_does_not_verify_is_the_logs_doing(
+    tidegate: Tidegate, finished_day: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in one that does, a bug."""
+    with open_log(str(finished_day), create=False, read_only=True) as log:
+        records = list(log.read())
+    later = next(record for record in reversed(records) if record.type == "job_submitted/1")
+    gone = next(record for record in records if record.type == "job_ended/1" and record.position < later.position)
+    ended = canonical_bytes({**json.loads(gone.payload), "job": later.position})
+    entries = [
+        Entry(*record[1:8])._replace(payload=ended) if record is gone else Entry(*record[1:8]) for record in records
+    ]
+    with open_log(str(tmp_path / "a.db"), create=True) as log:
+        log.append(entries, EMPTY)
+    assert f"position {gone.position}: " in tidegate(*DIFF, "--log", tmp_path / "a.db").sentence(1)
+
+    def bug(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("controlplane.audit.diff.diff", bug)
+    said = tidegate(*DIFF, "--log", finished_day)
+    assert (said.code, "Traceback" in said.err) == (70, True)
 
 
 # --- what has no end --------------------------------------------------------------------------------------------------
