@@ -146,8 +146,9 @@ def _revoked(event: LeaseRevoked, _: State) -> Gist:
 
 
 def _grown(event: LeaseGrown, state: State) -> Gist:
-    places = _places(state.leases[event.lease].cluster, event.members, state)
-    return Gist("resized", _job(event.lease), _brief(f"{event.revision} {places}"))
+    lease = state.leases.get(event.lease)  # none if it is granted in the same cycle
+    cluster = lease.cluster if lease is not None else next(iter(state.homes.get(event.members[0].node, ())), "")
+    return Gist("resized", _job(event.lease), _brief(f"{event.revision} {_places(cluster, event.members, state)}"))
 
 
 def _shrunk(event: LeaseShrunk, _: State) -> Gist:

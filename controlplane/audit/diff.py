@@ -39,6 +39,8 @@ from controlplane.domain.events import (
     LeaseShrunk,
     ReservationMade,
     RoomPromised,
+    ServiceScaled,
+    ServiceShort,
 )
 from controlplane.domain.ids import JobId, job_label
 from controlplane.domain.reasons import Reason
@@ -193,6 +195,16 @@ def _sentence(event: Event, job: str) -> str:
             return f"{event.nodes} of {event.cluster}/{event.offer} are asked for {job}, promising {cost}"
         case CapacityReleased():
             return f"{event.request} of {event.cluster} is given back: {event.cause}"
+        case _:
+            return _other_sentence(event, job)
+
+
+def _other_sentence(event: Event, job: str) -> str:
+    match event:
+        case ServiceScaled():
+            return f"{job} has {event.replicas:,} replicas and is to have {event.wanted:,}"
+        case ServiceShort():
+            return f"{job} lacks replicas ({event.missing:,}): {Reason(event.reason).slug}"
         case _:
             cause: str = getattr(event, "cause", "")
             return f"{job or 'the plane'}: {event.TYPE.partition('/')[0]}{f' ({cause})' if cause else ''}"

@@ -47,7 +47,7 @@ class Runtime(StrEnum):
     QUEUE = "queue"
     """The median of those jobs of its queue that ran longer than it did in the log."""
     NEVER = "never"
-    """Nothing is known: it holds its place to the end of the log."""
+    """Nothing is known, or it is a service: it holds its place to the end of the log."""
 
 
 class Run(NamedTuple):
@@ -193,6 +193,8 @@ class Observed:
         if runs is not None:
             run = runs[min(ended, len(runs) - 1)]
             return run.length_ms, run.phase, Runtime.OBSERVED
+        if job.cls.is_service:
+            return None, LeasePhase.FINISHED, Runtime.NEVER
         ran_ms = self._ran_ms.get(job.id, 0)
         estimate_ms = job.cls.spec.estimate_ms
         if estimate_ms is not None and estimate_ms >= ran_ms:

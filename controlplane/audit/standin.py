@@ -6,7 +6,7 @@ would report them. It draws no chance: whatever takes time takes as long as the 
 
 - A lease runs after the launch delay of its job, and ends by itself after the job's run time, as finished or failed.
 - A lease that is revoked ends after the median stop of its cluster, and no later than its grace. So leave the members
-  that an elastic gang is told to give up; its run time does not depend on how many they are.
+  that an elastic gang or a service is told to give up; its run time does not depend on how many they are.
 - Nodes that are asked for are there after the offer's lead time; given back, they are gone after the median of their
   cluster. They cost their price from when they are there until they are given back, and for as much longer as the
   bills of their cluster show.

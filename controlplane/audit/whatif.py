@@ -39,12 +39,13 @@ from controlplane.domain.events import (
     NodeObserved,
     PolicyActivated,
     PolicyShadowed,
+    ServiceObserved,
     ShadowDecided,
     ShadowEnded,
     ShadowFailed,
     Ticked,
 )
-from controlplane.domain.ids import NodeId
+from controlplane.domain.ids import LeaseId, NodeId, job_of_lease
 from controlplane.domain.quantities import MAX_MS
 from controlplane.domain.version import CORE
 from controlplane.eventlog.port import EventLog, Head, LogDamaged, Record
@@ -379,6 +380,9 @@ class _Course:
         """An input of the log, if it is one that does not come of what was decided."""
         if record.author in (Author.DECIDED.value, Author.TICKED.value) or record.type in _BY_CLUSTERS:
             return
+        if record.type == ServiceObserved.TYPE:
+            self._serve(record)
+            return
         if record.type != NodeObserved.TYPE:
             self._take_input(record)
             return
@@ -390,6 +394,15 @@ class _Course:
             for lost in self._standin.lose(NodeId(event.cluster, event.node), self._now_ms):
                 self._fold(lost, self._now_ms)
         self._fold(event, self._now_ms)
+
+    def _serve(self, record: Record) -> None:
+        """What the log observed of a service is observed of the lease that the service has here."""
+        event = decoded(record)
+        assert isinstance(event, ServiceObserved)
+        job = self._state.jobs.get(job_of_lease(LeaseId(event.lease)))
+        lease = self._state.leases.get(job.lease or "") if job is not None else None
+        if lease is not None:
+            self._fold(event.model_copy(update={"lease": lease.id, "cluster": lease.cluster}), record.recorded_at_ms)
 
     def _decide(self) -> None:
         for _ in range(MAX_ROUNDS):

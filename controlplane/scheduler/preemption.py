@@ -157,8 +157,8 @@ class Preemption:
         self._is_shared = not reads & _PER_JOB
         self._is_steady = not reads & _WITHIN_A_CYCLE
         self._reads_id = "victim.id" in reads
-        self._known: dict[tuple[int, tuple[str, ...], bool], list[Candidate]] = {}
-        """(class of jobs, or job, scopes, within nominal) -> candidates in their order."""
+        self._known: dict[tuple[int, tuple[str, ...], bool, int | None], list[Candidate]] = {}
+        """(class of jobs, or job, scopes, within nominal, limit) -> candidates in their order."""
         self._taken: set[str] = set()
         """Leases that are on their way out already; asked for membership only."""
         self.may_wait = True
@@ -257,8 +257,8 @@ class Preemption:
         """Whom the job may evict, in order, those left out whom this cycle evicts already. Jobs that are alike in all
         that the rules read share the list, as long as nothing that the rules read changes within the cycle."""
         job = demand.job
-        key = (job.cls.index if self._is_shared else -job.id, tuple(scopes), is_within)
-        known = self._known.get(key) if self._is_steady and demand.limit_milli is None else None
+        key = (job.cls.index if self._is_shared else -job.id, tuple(scopes), is_within, demand.limit_milli)
+        known = self._known.get(key) if self._is_steady else None
         if known is None:
             known = self._known[key] = self._ranked(demand, scopes, is_within)
         return (

@@ -74,6 +74,7 @@ STORIES_WITH = (
     "b3-victims-in-one-rack",
     "b5-a-node-under-a-gang-dies-and-returns",
     "b6-four-to-eight",
+    "b6-starts-small-and-grows",
     "c6-a-reservation-on-a-node-that-is-cordoned",
     "d1-freed-room-is-held-for-the-preemptor",
     "d4-a-queue-takes-back-what-it-owns",
@@ -84,6 +85,8 @@ STORIES_WITH = (
     "g2-cancelled-before-the-node-appears",
     "h2-a-rule-that-errs",
     "i1-a-service-grows-by-shrinking-training",
+    "i2-by-eviction-within-the-bound-and-not-beyond",
+    "i3-what-is-not-needed-is-given-back",
     "i5-a-warm-pool",
     "q-one-after-the-other",
     "q-the-rules-want-a-rack-for-gangs",
@@ -341,6 +344,56 @@ def test_a_change_of_the_order_is_laid_at_the_door_of_the_order() -> None:
     assert first.candidate.sentence == f"{first.candidate.job} waits: capacity"
 
 
+@pytest.mark.parametrize(
+    ("point", "rule", "answers", "kind"),
+    [
+        ("service.replicas", "2", ("4", "2"), "scaled"),
+        ("service.take", "1000", ("4000", "1000"), "resized"),
+    ],
+)
+def test_replicas_of_a_service_are_laid_at_the_door_of_its_rules(
+    point: str, rule: str, answers: tuple[str, str], kind: str
+) -> None:
+    log = played("i1-a-service-grows-by-shrinking-training")
+    rules: Plain = {"service.replicas": "service.replicas_most", point: rule}
+    report = diff(log, bundle_of("default", {"service_take_gpus_milli": 4_000}, rules))
+    first = report.first_change
+    assert first is not None
+    [because] = first.because
+    assert (because.point, because.recorded_answer, because.candidate_answer) == (point, *answers)
+    assert first.recorded is not None
+    assert first.recorded.kind == kind
+    assert report.under_candidate.shrinkages < report.recorded.shrinkages
+
+
+def test_how_a_service_does_is_as_recorded_on_another_course() -> None:
+    """The candidate asks for another number in the same instants, as the signal of the log comes and goes."""
+    report = diff(played("i4-a-signal-that-flaps"), bundle_of("default", {"service_cooldown_ms": 0}))
+    scaled = {change.how: change.count for change in report.changes if change.kind == "scaled"}
+    assert scaled["only-candidate"] >= 3
+    assert list(report.runtimes) == ["never"]
+
+
+def test_what_was_observed_of_a_service_is_observed_of_the_start_that_it_has_on_the_other_course() -> None:
+    """The candidate moves it for somebody more urgent, so that it has another lease than in the log by then."""
+    replicas = [{"count": 2, "min_count": 1, "cpu_milli": 1_000, "gpus": 1}]
+    load = {"latency_ms": 100, "replica_rate_milli": 1_000, "curve": [{"at_ms": 0, "rate_milli": 100}]}
+    spec = {"name": "api", "queue": "team", "roles": replicas, "service": {}}
+    more = {"services": [{"at_ms": 0, "spec": spec, "load": load}], "until_ms": 20 * MINUTE}
+    jobs = [job(MINUTE, "vip", 4, priority=9, estimate_ms=5 * MINUTE)]
+    still = without(bundle_of("default", {}, {"preemption.allow": "[]"}), "service.replicas", "service.take")
+    log = lived(world(jobs, home(1), **more), still)
+    moves: Plain = {"preemption.allow": "['queue']", "preemption.victim": "1"}
+    report = diff(
+        log,
+        bundle_of(
+            "default", {}, {**moves, "service.replicas": "service.changed_ms > 300000 && has(service.p99_ms) ? 2 : 1"}
+        ),
+    )
+    changes = {(change.kind, change.how): change.count for change in report.changes}
+    assert changes["evicted", "only-candidate"] == changes["scaled", "only-candidate"] == 1
+
+
 def test_two_points_that_only_together_change_something_are_both_named() -> None:
     """The recorded rules let nobody evict and protect everybody: either alone is enough that nothing happens."""
     jobs = [job(0, "first", 4), job(MINUTE, "second", 4, priority=9)]
@@ -541,6 +594,7 @@ def test_run_times_come_from_the_log_then_from_estimates_then_from_the_queue() -
         job(0, "breaks", 4, runs=2 * HOUR, fails=True, max_attempts=1),
         job(MINUTE, "estimated", 4, estimate_ms=30 * MINUTE, wait_limit_ms=5 * MINUTE),
         job(MINUTE, "unknown", 4, wait_limit_ms=5 * MINUTE),
+        job(MINUTE, "served", 4, wait_limit_ms=5 * MINUTE, service={}),
         job(MINUTE, "stray", 4, queue="nowhere"),
     ]
     log = lived(world(jobs, home()), folder("default"))
@@ -557,6 +611,7 @@ def test_run_times_come_from_the_log_then_from_estimates_then_from_the_queue() -
         "breaks": (2 * HOUR, LeasePhase.FAILED, Runtime.OBSERVED),
         "estimated": (30 * MINUTE, LeasePhase.FINISHED, Runtime.ESTIMATE),
         "unknown": (HOUR, LeasePhase.FINISHED, Runtime.QUEUE),
+        "served": (None, LeasePhase.FINISHED, Runtime.NEVER),
         "stray": (None, LeasePhase.FINISHED, Runtime.NEVER),
     }
 

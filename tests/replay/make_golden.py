@@ -34,6 +34,10 @@ STORIES = (
     SCENARIOS / "b5-a-node-under-a-gang-dies-and-returns.yaml",
     SCENARIOS / "e4-mig-a-slice-in-the-wrong-place.yaml",
     SCENARIOS / "g1-a-budget-for-two.yaml",
+    SCENARIOS / "i1-a-service-grows-by-shrinking-training.yaml",
+    SCENARIOS / "i2-by-eviction-within-the-bound-and-not-beyond.yaml",
+    SCENARIOS / "i3-what-is-not-needed-is-given-back.yaml",
+    SCENARIOS / "i5-a-warm-pool.yaml",
 )
 """One for each feature whose decisions should stay what they are."""
 

@@ -384,6 +384,20 @@ def test_a_large_gang_is_not_evicted_for_one_replica_when_the_bound_is_small() -
     assert replicas(core, api) == 1
 
 
+def test_a_bound_is_not_that_of_an_alike_service_that_starts() -> None:
+    """Its first start is the rules' of preemption alone, and searched for right after the bounded search."""
+    wanting = Wanting("queue", take=1_000)
+    core, api = served(wanting, service(1, 2, priority=5), 1, 1, 2)
+    small = core.submit(job(1))
+    large = core.submit(job(2))
+    core.cycle(1)
+    wanting.wanted = 2
+    second = core.submit(service(1, 2, priority=5))
+    core.cycle(EVERY_MS)
+    revoked = [(event.lease, event.for_job) for event in core.last(LeaseRevoked)]
+    assert revoked == [(core.lease_of(small), api), (core.lease_of(large), second)]
+
+
 def test_as_many_as_can_be_had_are_taken() -> None:
     """Five are wanted, four lack, and the rules let two go."""
     wanting = Wanting("queue", take=2_000)
