@@ -108,8 +108,13 @@ def test_a_bundle_against_itself_changes_nothing_in_a_story(story: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("candidate", ["default", "examples/strict-fifo", "examples/random"])
-@pytest.mark.parametrize("story", STORIES_WITH)
+@pytest.mark.parametrize(
+    ("story", "candidate"),
+    [
+        *((path.stem, "examples/strict-fifo") for path in sorted(STORIES.glob("*.yaml"))),
+        *((story, candidate) for story in STORIES_WITH for candidate in ("default", "examples/random")),
+    ],
+)
 def test_any_story_can_take_another_course(story: str, candidate: str) -> None:
     """Every invariant holds to its end (they are checked after each cycle, and all of them at the end), and what is the
     clients' own is as it was: who came, and when."""
@@ -392,6 +397,14 @@ def test_what_was_observed_of_a_service_is_observed_of_the_start_that_it_has_on_
     )
     changes = {(change.kind, change.how): change.count for change in report.changes}
     assert changes["evicted", "only-candidate"] == changes["scaled", "only-candidate"] == 1
+
+
+def test_a_gang_that_is_placed_and_grows_in_the_cycle_that_differs_is_told() -> None:
+    gang = [{"count": 6, "min_count": 2, "cpu_milli": 1_000, "gpus": 1}]
+    first = diff(lived(world([job(0, "gang", roles=gang)]), folder("default")), spreads()).first_change
+    assert first is not None
+    assert first.recorded is not None
+    assert {first.recorded.kind, *(because.point for because in first.because)} <= {"placed", "resized", "scoring"}
 
 
 def test_two_points_that_only_together_change_something_are_both_named() -> None:
